@@ -1,0 +1,44 @@
+"""What an environment is: two methods on text, and a file that exports ENVIRONMENT.
+
+Tokens are none of an environment's business. All its chance comes from the seed given to `reset`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pbt_agents.types import Split
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one action led to."""
+
+    observation: str
+    """For the next turn; unused after the last."""
+    reward: float
+    """For this action alone; NaN for no verdict, which is not 0."""
+    terminated: bool = False
+    """The task ended."""
+    truncated: bool = False
+    """A limit ended it, such as the number of turns."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Reported at the end of the episode, e.g. {'solved': 1.0}."""
+
+
+class Environment(Protocol):
+    """One task at a time. Instances never share state: many live in one process."""
+
+    def reset(self, seed: int) -> str:
+        """Start the task of this seed and return the first observation. Equal seeds give equal tasks."""
+        ...
+
+    def step(self, action: str) -> StepResult:
+        """Judge one action, given as the text the policy wrote."""
+        ...
+
+
+class EnvironmentFactory(Protocol):
+    """What ENVIRONMENT is. It refuses a variant or an option that it does not know, by name."""
+
+    def __call__(self, variant: str, split: Split, **options: object) -> Environment: ...

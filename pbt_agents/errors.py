@@ -1,0 +1,36 @@
+"""The errors a user may meet. Each message names the rule, the value and the remedy."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PbtAgentsError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(PbtAgentsError):
+    """A setting is wrong; raised before anything expensive starts."""
+
+
+class EpisodeError(PbtAgentsError):
+    """One episode is lost, by its environment or its limits. It is counted, and the run goes on."""
+
+
+class EngineError(PbtAgentsError):
+    """The engine refused or failed one request; other requests are unaffected."""
+
+
+class EngineDiedError(EngineError):
+    """The engine itself is gone; its fleet has the plan for that."""
+
+
+class GuardError(PbtAgentsError):
+    """A run-time check found that what ran is not what was asked; training on would be silently wrong."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a misspelt name, with the nearest known one."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return ConfigError(f"unknown {kind} '{name}'.{hint} Known: {', '.join(known)}.")
