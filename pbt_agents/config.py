@@ -1,0 +1,254 @@
+"""What one agent is made of, as typed values.
+
+Owns names, defaults and checks. Unknown names are refused with the nearest known one, and `from_dict(to_dict())` is the
+identity. Any field can be set by its own name (`learning_rate`) or by its path (`trainer.learning_rate`), since no two
+sections share a field name.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pbt_agents.errors import ConfigError, unknown_name
+
+
+def require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """Which task is learned."""
+
+    id: str = "sudoku:tiny"
+    """File in environments/ and variant after a colon, or `package.module:Factory` for one's own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Handed to the environment, which checks them."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The base model and the adapter trained on it."""
+
+    path: str = "tiny"
+    """`tiny` for the model in the package; else a local folder or a hub id."""
+    lora_rank: int = 8
+    lora_alpha: int = 16
+
+    def __post_init__(self) -> None:
+        allowed = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+        require(self.lora_rank in allowed, f"lora_rank must be one that the engine serves ({allowed}), got {self.lora_rank}.")
+        require(self.lora_alpha > 0, f"lora_alpha must be above 0, got {self.lora_alpha}.")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How episodes are played."""
+
+    group_size: int = 8
+    """Attempts at one task; group-relative advantages need at least 2."""
+    groups_in_flight: int = 3
+    """Groups one agent plays at the same time: its share of the engines."""
+    temperature: float = 1.0
+    max_action_tokens: int = 12
+    max_episode_tokens: int = 480
+    """Prompt and all turns together; an episode that reaches it stops with reason `length`."""
+    prefix_salt: str = "turn"
+    """`turn`: no cached key or value outlives an update. `episode`: an episode keeps its cache across updates (faster, mixed)."""
+
+    def __post_init__(self) -> None:
+        require(self.group_size >= 2, f"group_size must be at least 2 for group-relative advantages, got {self.group_size}.")
+        require(self.groups_in_flight >= 1, f"groups_in_flight must be at least 1, got {self.groups_in_flight}.")
+        require(self.temperature > 0, f"temperature must be above 0 to explore, got {self.temperature}.")
+        require(self.max_action_tokens >= 1, f"max_action_tokens must be at least 1, got {self.max_action_tokens}.")
+        require(
+            self.max_episode_tokens > self.max_action_tokens,
+            f"max_episode_tokens must exceed max_action_tokens ({self.max_action_tokens}), got {self.max_episode_tokens}.",
+        )
+        require(self.prefix_salt in ("turn", "episode"), f"prefix_salt is 'turn' or 'episode', got '{self.prefix_salt}'.")
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """Which experience may be trained on."""
+
+    window: int = 4
+    """Policy versions (optimizer steps) a group may lag behind. 0 is the synchronous mode."""
+    max_reuse: int = 1
+    """How often one group may be trained on."""
+    capacity_bytes: int = 1 << 30
+    """On disk; the oldest groups go first."""
+    segment_groups: int = 64
+    """Groups per Arrow segment file."""
+
+    def __post_init__(self) -> None:
+        require(self.window >= 0, f"window counts policy versions and cannot be negative, got {self.window}. 0 is synchronous.")
+        require(self.max_reuse >= 1, f"max_reuse must be at least 1, got {self.max_reuse}.")
+        require(self.capacity_bytes >= 1 << 20, f"capacity_bytes must be at least 1 MiB, got {self.capacity_bytes}.")
+        require(self.segment_groups >= 1, f"segment_groups must be at least 1, got {self.segment_groups}.")
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The policy objective and its trust region."""
+
+    objective: str = "cispo"
+    """File in objectives/, or `package.module:factory`."""
+    ratio_max: float = 5.0
+    """Absolute cap on policy / behaviour probability; float('inf') for none."""
+    ratio_min: float = 0.0
+    """Absolute lower bound; 0 leaves the lower side open."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.ratio_max > 1.0,
+            f"ratio_max caps policy / behaviour probability and must be above 1, got {self.ratio_max}. For no cap use float('inf').",
+        )
+        require(0.0 <= self.ratio_min < 1.0, f"ratio_min must lie in [0, 1), got {self.ratio_min}. 0 leaves the lower side open.")
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """One optimizer step."""
+
+    learning_rate: float = 1e-3
+    groups_per_batch: int = 4
+    advantage: str = "group_standardized"
+    """`group_standardized` (centred, divided by the deviation) or `group_centered`."""
+    normalizer: str = "token"
+    """Loss divided by the trained tokens of the batch (`token`), or by episodes * max_episode_tokens (`constant`)."""
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 1024
+    """Padded tokens per forward pass."""
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(0 < rate < 1 and math.isfinite(rate), f"learning_rate must lie in (0, 1), got {rate}.")
+        require(self.groups_per_batch >= 1, f"groups_per_batch must be at least 1, got {self.groups_per_batch}.")
+        known = ("group_standardized", "group_centered")
+        require(self.advantage in known, f"advantage is one of {known}, got '{self.advantage}'.")
+        require(self.normalizer in ("token", "constant"), f"normalizer is 'token' or 'constant', got '{self.normalizer}'.")
+        require(self.max_grad_norm > 0, f"max_grad_norm must be above 0, got {self.max_grad_norm}.")
+        require(self.micro_batch_tokens >= 1, f"micro_batch_tokens must be at least 1, got {self.micro_batch_tokens}.")
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """The engines. `shared`: every engine serves every agent; `per_agent`: each agent has engines of its own."""
+
+    fleet: str = "shared"
+    engines: int = 1
+    """In all when shared, for each agent otherwise."""
+    max_sequences: int = 64
+    """Sequences one engine decodes at the same time."""
+    kv_cache_bytes: int = 64 << 20
+    """Per engine."""
+    gpus_per_engine: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.fleet in ("shared", "per_agent"), f"fleet is 'shared' or 'per_agent', got '{self.fleet}'.")
+        require(self.engines >= 1, f"engines must be at least 1, got {self.engines}.")
+        require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How often fitness is measured, and on how much."""
+
+    updates_per_evaluation: int = 10
+    evaluation_episodes: int = 64
+    """Played once each, sampled at the training temperature, on fixed tasks of the validation split."""
+
+    def __post_init__(self) -> None:
+        require(self.updates_per_evaluation >= 1, f"updates_per_evaluation must be at least 1, got {self.updates_per_evaluation}.")
+        require(self.evaluation_episodes >= 2, f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}.")
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """One agent: a whole ring."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    model: ModelConfig = ModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    buffer: BufferConfig = BufferConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    fleet: FleetConfig = FleetConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seed: int = 0
+    """Of the population; each member draws its own streams from it and its slot."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "AgentConfig":
+        sections = {f.name: f.default for f in dataclasses.fields(cls)}
+        built = {}
+        for name, value in values.items():
+            if name not in sections:
+                raise unknown_name("setting", name, sections)
+            built[name] = _section(type(sections[name]), name, value) if isinstance(value, Mapping) else value
+        return cls(**built)
+
+    def with_values(self, values: Mapping[str, Any]) -> "AgentConfig":
+        """A copy with fields set by name or path. Integers stay integers: a float with a fraction is refused for them."""
+        config = self
+        for name, value in values.items():
+            section, leaf = field_path(name)
+            if section is None:
+                config = dataclasses.replace(config, **{leaf: value})
+                continue
+            part = getattr(config, section)
+            part = dataclasses.replace(part, **{leaf: _like(getattr(part, leaf), name, value)})
+            config = dataclasses.replace(config, **{section: part})
+        return config
+
+    def value(self, name: str) -> Any:
+        """The field of this name or path."""
+        section, leaf = field_path(name)
+        return getattr(self if section is None else getattr(self, section), leaf)
+
+
+def field_path(name: str) -> tuple[str | None, str]:
+    """`learning_rate` and `trainer.learning_rate` -> ('trainer', 'learning_rate'); `seed` -> (None, 'seed')."""
+    paths = field_paths()
+    if name in paths:
+        return paths[name]
+    raise unknown_name("setting", name, paths)
+
+
+def field_paths() -> dict[str, tuple[str | None, str]]:
+    """Every settable name and path, to where it lives."""
+    paths: dict[str, tuple[str | None, str]] = {"seed": (None, "seed")}
+    for section in dataclasses.fields(AgentConfig):
+        if dataclasses.is_dataclass(section.default):
+            for leaf in dataclasses.fields(section.default):
+                paths[f"{section.name}.{leaf.name}"] = (section.name, leaf.name)
+                paths.setdefault(leaf.name, (section.name, leaf.name))
+    return paths
+
+
+def _section(kind: type, name: str, values: Mapping[str, Any]) -> Any:
+    known = {f.name for f in dataclasses.fields(kind)}
+    for key in values:
+        if key not in known:
+            raise unknown_name(f"setting in '{name}'", key, known)
+    return kind(**values)
+
+
+def _like(current: Any, name: str, value: Any) -> Any:
+    """A searched value in the field's own type; numpy scalars become Python numbers."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(current, bool) or not isinstance(current, int | float):
+        return value
+    if isinstance(current, int) and value != int(value):
+        raise ConfigError(f"{name} is a whole number, got {value}. Search it over a list of integers.")
+    return type(current)(value)
