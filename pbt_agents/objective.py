@@ -29,8 +29,10 @@ class ObjectiveResult:
 class Objective(Protocol):
     """Loss of policy log-probs that carry the gradient."""
 
-    ratio_max: float
-    """The bound in use, for read-back; inf where the objective has none."""
+    @property
+    def ratio_max(self) -> float:
+        """The bound in use, for read-back; inf where the objective has none."""
+        ...
 
     def __call__(self, policy_logprobs: Tensor, behavior_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor) -> ObjectiveResult:
         """All [B, T]: float32, float32, float32, bool. Values at untrained tokens may be anything, even not finite."""
