@@ -3,13 +3,13 @@
 Owns what a puzzle is, which split its solution belongs to, and which cells are emptied. `_sudoku_solver.py` solves, `sudoku.py` plays.
 """
 
-import zlib
 from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 from numpy.random import Generator
 
+from pbt_agents.environments._splits import split_of
 from pbt_agents.environments._sudoku_solver import BOX_SHAPE, Layout, layout, solve, split_bits
 from pbt_agents.types import Split
 
@@ -65,7 +65,7 @@ def solution_of_split(board: Layout, split: Split, rng: Generator) -> Grid:
             height, width = BOX_SHAPE[board.size]
             rows, columns = _shuffled_lines(board.size, height, rng), _shuffled_lines(board.size, width, rng)
             grid: Grid = tuple(filled.reshape(board.size, board.size)[np.ix_(rows, columns)].ravel().tolist())
-            if split_of(board.size, grid) == split:
+            if split_of_solution(board.size, grid) == split:
                 return grid
 
 
@@ -74,13 +74,12 @@ def _shuffled_lines(size: int, band: int, rng: Generator) -> list[int]:
     return [int(start + line) for start in rng.permutation(range(0, size, band)) for line in rng.permutation(band)]
 
 
-def split_of(size: int, solution: Grid) -> Split:
+def split_of_solution(size: int, solution: Grid) -> Split:
     """Solutions that differ only in the names of their digits are of one class, and a class is in one split."""
     name = class_of(size, solution)
     if size == 4:
         return "validation" if name in VALIDATION_4X4 else "test" if name in TEST_4X4 else "train"
-    tenth = zlib.crc32(name.encode()) % 10
-    return "validation" if tenth == 8 else "test" if tenth == 9 else "train"
+    return split_of(name)
 
 
 def class_of(size: int, solution: Grid) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pbt_agents.environment import Environment, StepResult
-from pbt_agents.environments._options import choose_variant
+from pbt_agents.environments._options import choose
 from pbt_agents.environments._sudoku_board import Grid, Puzzle, is_solution, make_puzzle
 from pbt_agents.environments._sudoku_rules import RULES, Move, Rules
 from pbt_agents.environments._sudoku_solver import BOX_SHAPE
@@ -37,33 +37,26 @@ class SudokuSettings:
 
     def __post_init__(self) -> None:
         if self.size not in BOX_SHAPE:
-            raise ConfigError(f"size is the side of a Sudoku board and must be one of {sorted(BOX_SHAPE)}, got {self.size!r}.")
-        if not (_is_count(self.removed) and 0 < self.removed < self.size**2):
-            raise ConfigError(f"removed must leave a cell and take one, 1 to {self.size**2 - 1} of {self.size**2}, got {self.removed!r}.")
-        if self.max_turns is not None and not (_is_count(self.max_turns) and self.max_turns > 0):
-            raise ConfigError(f"max_turns must be 1 or more, or None for a turn per empty cell, got {self.max_turns!r}.")
-        if not (_is_count(self.spare_turns) and self.spare_turns >= 0):
-            raise ConfigError(f"spare_turns must be 0 or more, got {self.spare_turns!r}.")
-        if self.max_turns is not None and self.spare_turns:
-            raise ConfigError(
-                f"spare_turns ({self.spare_turns}) are added to a turn per empty cell: set max_turns to None, got {self.max_turns}."
-            )
+            raise ConfigError(f"size is the side of a Sudoku board and must be one of {sorted(BOX_SHAPE)}, got {self.size}.")
+        if not 0 < self.removed < self.size**2:
+            raise ConfigError(f"removed must be 1 to {self.size**2 - 1} of the {self.size**2} cells, got {self.removed}.")
+        if self.max_turns is not None and not (self.max_turns > 0 and self.spare_turns == 0):
+            turns = f"got {self.max_turns} and {self.spare_turns}"
+            raise ConfigError(f"max_turns must be above 0 and have no spare_turns, {turns}. For a turn per empty cell use None.")
+        if self.spare_turns < 0:
+            raise ConfigError(f"spare_turns are added to a turn per empty cell and must be 0 or more, got {self.spare_turns}.")
         if self.text not in TEXTS:
-            raise unknown_name("text of sudoku", str(self.text), TEXTS)
+            raise unknown_name("text of sudoku", self.text, TEXTS)
         if self.rules not in RULES:
-            raise unknown_name("rules of sudoku", str(self.rules), RULES)
+            raise unknown_name("rules of sudoku", self.rules, RULES)
         if self.format_penalty is not None and not 0 <= self.format_penalty < float("inf"):
-            raise ConfigError(f"format_penalty is taken off the reward and must be 0 or more, got {self.format_penalty!r}.")
+            raise ConfigError(f"format_penalty is taken off the reward and must be 0 or more, got {self.format_penalty}.")
 
     def chosen_rules(self) -> Rules:
         rules = RULES[self.rules]
         penalty = rules.format_penalty if self.format_penalty is None else self.format_penalty
         ends = rules.format_error_ends if self.format_error_ends is None else self.format_error_ends
         return replace(rules, format_penalty=penalty, format_error_ends=ends)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 VARIANTS = {
@@ -154,4 +147,4 @@ class Sudoku:
 
 
 def ENVIRONMENT(variant: str, split: Split, **options: object) -> Environment:
-    return Sudoku(choose_variant("sudoku", VARIANTS, variant, options), split)
+    return Sudoku(choose("sudoku", VARIANTS, variant, split, options), split)
