@@ -56,6 +56,10 @@ class RolloutConfig:
     max_action_tokens: int = 12
     max_episode_tokens: int = 480
     """Prompt and all turns together; an episode that reaches it stops with reason `length`."""
+    group_timeout_s: float = 600.0
+    """A group that takes longer is dropped whole."""
+    environment_threads: int = 0
+    """Threads that run the environment; 0 runs it in the rollout loop, best for steps well under a millisecond."""
     prefix_salt: str = "turn"
     """`turn`: no cached key or value outlives an update. `episode`: an episode keeps its cache across updates (faster, mixed)."""
 
@@ -145,6 +149,8 @@ class FleetConfig:
     fleet: str = "shared"
     engines: int = 1
     """In all when shared, for each agent otherwise."""
+    slots: int = 4
+    """Agents that can be served: at least the size of the population."""
     max_sequences: int = 64
     """Sequences one engine decodes at the same time."""
     kv_cache_bytes: int = 64 << 20
@@ -154,6 +160,7 @@ class FleetConfig:
     def __post_init__(self) -> None:
         require(self.fleet in ("shared", "per_agent"), f"fleet is 'shared' or 'per_agent', got '{self.fleet}'.")
         require(self.engines >= 1, f"engines must be at least 1, got {self.engines}.")
+        require(self.slots >= 1, f"slots must be at least 1, got {self.slots}.")
         require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
 
 

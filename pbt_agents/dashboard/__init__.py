@@ -1,0 +1,1 @@
+"""Ways to watch a population. All read the same results, from the driver."""

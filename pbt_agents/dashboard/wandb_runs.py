@@ -1,0 +1,81 @@
+"""A Weights & Biases run for each member, in one group, logged from the driver.
+
+Values are logged against `updates`, which only rises; W&B drops rows whose own step goes back, as a clone's would.
+Without a key nothing is asked and nothing is sent: the runs are kept in the run's folder for `wandb sync`.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Callback
+
+from pbt_agents.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class WandbRuns(Callback):
+    """`member(trial)` names a member. A logger that fails says so once and never stops the training."""
+
+    def __init__(self, project: str, group: str, folder: Path, member: Callable[[Any], str]) -> None:
+        self._project, self._group, self._folder, self._member = project, group, folder, member
+        self._mode = wandb_mode()
+        self._runs: dict[str, Any] = {}
+        self._failed = False
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if self._mode == "disabled" or self._failed:
+            return
+        name = self._member(trial)
+        try:
+            run = self._runs.get(name) or self._open(name, trial.config)
+            run.log({key: value for key, value in result.items() if isinstance(value, int | float) and not isinstance(value, bool)})
+        except Exception as error:
+            self._failed = True
+            logger.warning("W&B logging stopped, training goes on: %s", error)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        for run in self._runs.values():
+            run.finish(quiet=True)
+
+    def _open(self, name: str, config: dict[str, Any]) -> Any:
+        import wandb
+
+        run = wandb.init(
+            project=self._project,
+            group=self._group,
+            name=name,
+            id=f"{self._group}-{name}",
+            resume="allow" if self._mode == "online" else None,
+            config=config,
+            dir=self._folder,
+            mode=self._mode,
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+        run.define_metric("updates")
+        run.define_metric("*", step_metric="updates")
+        self._runs[name] = run
+        return run
+
+
+def wandb_mode() -> Any:
+    """`online` with a key, `offline` without; WANDB_MODE overrides both."""
+    asked = os.environ.get("WANDB_MODE")
+    if asked is not None:
+        if asked not in ("online", "offline", "disabled", "shared"):
+            raise ConfigError(f"WANDB_MODE is '{asked}'. Set it to online, offline or disabled, or leave it out.")
+        return asked
+    has_key = "WANDB_API_KEY" in os.environ or "api.wandb.ai" in _netrc()
+    return "online" if has_key else "offline"
+
+
+def _netrc() -> str:
+    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

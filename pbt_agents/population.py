@@ -1,0 +1,54 @@
+"""What a population is: one agent, the values searched, and how selection works. A recipe is a file that exports POPULATION."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pbt_agents.config import AgentConfig, require
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a population stops: at the first of these. None is no limit."""
+
+    updates: int | None = None
+    """Optimizer steps of each member."""
+    minutes: float | None = None
+    """Wall clock from the first update's start."""
+    cpu_seconds: float | None = None
+    """Of all processes of the run together, from the same moment."""
+
+    def __post_init__(self) -> None:
+        limits = (self.updates, self.minutes, self.cpu_seconds)
+        require(any(limit is not None for limit in limits), "a budget needs updates, minutes or cpu_seconds; all are None.")
+        require(all(limit is None or limit > 0 for limit in limits), f"a budget must be above 0, got {limits}.")
+
+
+@dataclass(frozen=True)
+class PopulationSpec:
+    """A population and its search."""
+
+    agent: AgentConfig = AgentConfig()
+    search_space: Mapping[str, Any] = field(default_factory=dict)
+    """Config field -> a Ray Tune domain, or an ordered list to step along."""
+    size: int = 4
+    budget: Budget = Budget(updates=60)
+    perturbation_updates: int = 10
+    """Optimizer steps between two looks at the population."""
+    quantile_fraction: float = 0.25
+    """The share that is replaced, and the share that it is replaced from."""
+    resample_probability: float = 0.25
+    """Of drawing a value anew instead of moving it."""
+    exploit: bool = True
+    """False runs the same members side by side without any copying."""
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"size must be at least 1, got {self.size}. A population of 1 trains one agent.")
+        require(0 < self.quantile_fraction <= 0.5, f"quantile_fraction must lie in (0, 0.5], got {self.quantile_fraction}.")
+        require(0 <= self.resample_probability <= 1, f"resample_probability must lie in [0, 1], got {self.resample_probability}.")
+        require(self.perturbation_updates >= 1, f"perturbation_updates must be at least 1, got {self.perturbation_updates}.")
+
+    def of_size(self, size: int) -> "PopulationSpec":
+        """The same search with another number of members, and a fleet that has a slot for each."""
+        agent = replace(self.agent, fleet=replace(self.agent.fleet, slots=max(size, 1)))
+        return replace(self, size=size, agent=agent)

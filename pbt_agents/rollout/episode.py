@@ -1,0 +1,97 @@
+"""One episode, token in and token out.
+
+Owns how turns become a trajectory. Which episodes are played, and what happens to those that fail, is the worker's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from pbt_agents.engine import RolloutEngine
+from pbt_agents.environment import Environment
+from pbt_agents.errors import EpisodeError
+from pbt_agents.rollout.renderer import ChatRenderer
+from pbt_agents.types import Completion, IntArray, PolicySpan, Sampling, StopReason, Trajectory, Turn
+
+Argument = TypeVar("Argument")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one episode may use."""
+
+    max_action_tokens: int
+    max_episode_tokens: int
+
+
+@dataclass
+class _Record:
+    """An episode as it grows. The ids of turn k are a prefix of those of turn k + 1."""
+
+    ids: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    spans: list[PolicySpan] = field(default_factory=list)
+
+    def observe(self, observation_ids: IntArray) -> None:
+        self.ids.extend(observation_ids.tolist())
+
+    def act(self, observation_ids: IntArray, completion: Completion, reward: float) -> None:
+        start = len(self.ids)
+        self.ids.extend(completion.token_ids.tolist())
+        for span in completion.policy_spans:
+            self.spans.append(PolicySpan(start + span.start, start + span.stop, span.policy))
+        self.turns.append(Turn(observation_ids, completion.token_ids, completion.logprobs, reward))
+
+
+async def play(
+    environment: Environment,
+    engine: RolloutEngine,
+    renderer: ChatRenderer,
+    agent: str | None,
+    seed: int,
+    limits: Limits,
+    temperature: float,
+    salt: str | None = None,
+    executor: Executor | None = None,
+) -> Trajectory:
+    """Play the task of `seed` to its end with the adapter of `agent` (the base model for None).
+
+    Raises EpisodeError when the environment raises, EngineError or EngineDiedError when the engine does.
+    """
+    started = time.perf_counter()
+    record = _Record()
+    observation_ids = renderer.first(await _call(executor, environment.reset, seed))
+    while True:
+        record.observe(observation_ids)
+        room = limits.max_episode_tokens - len(record.ids)
+        if room < 1:
+            return _trajectory(record, "length", {}, started)
+        sampling = Sampling(min(limits.max_action_tokens, room), renderer.stop_token_ids, temperature)
+        completion = await engine.generate(agent, np.array(record.ids, np.int32), sampling, salt)
+        result = await _call(executor, environment.step, renderer.text(completion.token_ids))
+        record.act(observation_ids, completion, result.reward)
+        if result.terminated or result.truncated:
+            return _trajectory(record, "terminated" if result.terminated else "truncated", dict(result.metrics), started)
+        observation_ids = renderer.later(result.observation, completion.token_ids)
+
+
+def _trajectory(record: _Record, reason: StopReason, metrics: dict[str, float], started: float) -> Trajectory:
+    if not record.turns:
+        raise EpisodeError("the first observation already fills max_episode_tokens. Raise it.")
+    return Trajectory(tuple(record.turns), tuple(record.spans), reason, metrics, time.perf_counter() - started)
+
+
+async def _call(executor: Executor | None, method: Callable[[Argument], Value], argument: Argument) -> Value:
+    """Run the user's code, in a thread when it is slow; whatever it raises costs this episode only."""
+    try:
+        if executor is None:
+            return method(argument)
+        return await asyncio.get_running_loop().run_in_executor(executor, method, argument)
+    except Exception as error:
+        raise EpisodeError(f"{type(error).__name__} in the environment: {error}") from error

@@ -1,0 +1,162 @@
+"""The engines of a run: actors that outlive every trial, kept by one named actor that holds a lease.
+
+Owns where engines are, which agents they serve, and their end. What an engine does is vllm_engine.py's; Ray is used for
+placement, start and health only, never for a turn of an episode.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from pbt_agents.config import AgentConfig
+from pbt_agents.engine import AdapterLayout
+from pbt_agents.errors import ConfigError, EngineDiedError
+from pbt_agents.rollout.engine_client import EngineClient
+
+LEASE_S = 8.0
+"""A fleet that nobody has renewed for so long ends itself."""
+ENGINE_CPUS = 0.5
+"""For Ray's bookkeeping alone: an engine's one thread takes what it gets."""
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """One engine, as its users see it."""
+
+    name: str
+    pid: int
+    address: str
+    agents: tuple[str, ...]
+    self_test: dict[str, float]
+    """Largest difference to transformers and peft, nat, for the base and each slot."""
+
+
+@dataclass(frozen=True)
+class FleetInfo:
+    """All engines of a run."""
+
+    folder: str
+    """Private to the run and short, for sockets, locks and adapters on their way. Removed at the end."""
+    engines: tuple[EngineInfo, ...]
+    layout: AdapterLayout
+
+    @property
+    def pids(self) -> list[int]:
+        return sorted(engine.pid for engine in self.engines)
+
+    def serving(self, agent: str) -> list[EngineInfo]:
+        """The engines of one agent. Raises ConfigError when the fleet has no slot for it."""
+        engines = [engine for engine in self.engines if agent in engine.agents]
+        if not engines:
+            known = sorted({name for engine in self.engines for name in engine.agents})
+            raise ConfigError(f"the fleet has no slot for '{agent}', only {known}. Set fleet.slots to the size of the population.")
+        return engines
+
+    async def connect(self, agent: str) -> list[EngineClient]:
+        return [await EngineClient.connect(engine.address) for engine in self.serving(agent)]
+
+
+def agent_names(count: int) -> list[str]:
+    return [f"agent{index}" for index in range(count)]
+
+
+def engine_plan(config: AgentConfig) -> list[tuple[str, ...]]:
+    """The agents each engine serves: all of them when shared, one agent's own otherwise."""
+    agents, engines = agent_names(config.fleet.slots), config.fleet.engines
+    if config.fleet.fleet == "shared":
+        return [tuple(agents)] * engines
+    return [(agent,) for agent in agents for _ in range(engines)]
+
+
+class _EngineActor:
+    """A vLLM engine and its socket, in a process of their own."""
+
+    def start(
+        self, model_path: str, agents: tuple[str, ...], config: AgentConfig, folder: str, name: str
+    ) -> tuple[EngineInfo, AdapterLayout]:
+        from pbt_agents.rollout.engine_server import EngineServer
+        from pbt_agents.rollout.self_test import self_test
+        from pbt_agents.rollout.vllm_engine import VLLMEngine
+
+        engine = VLLMEngine(model_path, agents, config)
+        differences = self_test(engine, model_path, config)
+        self._server = EngineServer(engine, f"ipc://{folder}/{name}.sock")
+        self._server.start()
+        return EngineInfo(name, os.getpid(), self._server.address, agents, differences), engine.layout()
+
+
+class _FleetKeeper:
+    """Starts the engines, and ends with them once its lease has run out."""
+
+    def __init__(self, model_path: str, config: AgentConfig) -> None:
+        from pbt_agents.rollout.vllm_environment import ENGINE_ENVIRONMENT
+
+        self._folder = tempfile.mkdtemp(prefix="pbt-")
+        self._renewed = time.monotonic()
+        actor = ray.remote(num_cpus=ENGINE_CPUS, num_gpus=config.fleet.gpus_per_engine)(_EngineActor)
+        self._engines, self._starts = [], []
+        for number, agents in enumerate(engine_plan(config)):
+            engine = actor.options(runtime_env={"env_vars": ENGINE_ENVIRONMENT}).remote()
+            self._engines.append(engine)
+            self._starts.append(engine.start.remote(model_path, agents, config, self._folder, f"engine{number}"))
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+
+    def info(self) -> FleetInfo:
+        started = ray.get(self._starts)
+        return FleetInfo(self._folder, tuple(info for info, _ in started), started[0][1])
+
+    def renew(self) -> None:
+        self._renewed = time.monotonic()
+
+    def end(self) -> None:
+        for engine in self._engines:
+            ray.kill(engine)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(0)
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._renewed < LEASE_S:
+            time.sleep(0.5)
+        self.end()
+
+
+class EngineFleet:
+    """One holder's handle on the fleet of a run. The first holder creates it; each renews its lease while it lives."""
+
+    def __init__(self, name: str, model_path: str, config: AgentConfig) -> None:
+        keeper = ray.remote(num_cpus=0, max_concurrency=16)(_FleetKeeper)
+        options = {"name": name, "lifetime": "detached", "get_if_exists": True}
+        self._keeper: Any = keeper.options(**options).remote(model_path, config)
+        self._closed = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="fleet-lease", daemon=True)
+        self._renewal.start()
+        atexit.register(self.close)
+        try:
+            self.info: FleetInfo = ray.get(self._keeper.info.remote())
+        except ray.exceptions.RayActorError as error:
+            raise EngineDiedError(f"the engine fleet did not start: {error}") from error
+
+    def close(self) -> None:
+        """Stop renewing; the fleet ends itself when no other holder does."""
+        self._closed.set()
+
+    def end(self) -> None:
+        """End the fleet now. For its owner, when no trial is left."""
+        self.close()
+        with contextlib.suppress(ray.exceptions.RayError):  # it ends in the middle of this call
+            ray.get(self._keeper.end.remote(), timeout=LEASE_S)
+
+    def _renew(self) -> None:
+        while not self._closed.wait(LEASE_S / 4):
+            try:
+                ray.get(self._keeper.renew.remote(), timeout=LEASE_S)
+            except ray.exceptions.RayError:
+                return

@@ -1,0 +1,211 @@
+"""The rollout side of one agent: keeps groups in flight, in an event loop of its own thread.
+
+Owns which episodes are played and what a lost one costs. Where finished groups go, and how many may be started, are
+callables given by the pipeline.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pbt_agents.config import RolloutConfig
+from pbt_agents.engine import RolloutEngine
+from pbt_agents.environment import Environment
+from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError
+from pbt_agents.rollout.episode import Limits, play
+from pbt_agents.rollout.renderer import ChatRenderer
+from pbt_agents.types import Group, Trajectory
+
+Value = TypeVar("Value")
+_IDLE_S = 0.005
+"""Between looks for room when nothing is in flight."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker plays: the agent, its environments, and the limits of an episode."""
+
+    agent: str
+    environment: str
+    make_environment: Callable[[], Environment]
+    config: RolloutConfig
+
+
+class RolloutWorker:
+    """Plays groups without a pause from `start` to `close`.
+
+    `room(in_flight)` says how many more groups may be started; `deliver(group)` takes a finished one. Both are called from the
+    worker's thread and must return at once.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        connect: Callable[[], Awaitable[Sequence[RolloutEngine]]],
+        renderer: ChatRenderer,
+        room: Callable[[int], int],
+        deliver: Callable[[Group], None],
+    ) -> None:
+        self._task, self._renderer, self._room, self._deliver = task, renderer, room, deliver
+        self._limits = Limits(task.config.max_action_tokens, task.config.max_episode_tokens)
+        threads = task.config.environment_threads
+        self._executor = ThreadPoolExecutor(threads, "environment") if threads else None
+        self._counts: dict[str, float] = defaultdict(float)
+        self._episodes_on: Counter[int] = Counter()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._seeds: np.random.Generator | None = None
+        self._error: BaseException | None = None
+        self.last_abort: Exception | None = None
+        """Why the latest lost episode was lost."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True)
+        self._thread.start()
+        self.engines = self.run(_gather(connect))
+        self._feeder = self.submit(self._feed())
+
+    def run(self, coroutine: Coroutine[Any, Any, Value], timeout_s: float | None = None) -> Value:
+        """Run a coroutine in the worker's loop from another thread, and wait for it."""
+        return self.submit(coroutine).result(timeout_s)
+
+    def submit(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def start(self, lineage: int, seeds: np.random.Generator) -> None:
+        """Play from now on, with task seeds from `seeds`; groups are named by `lineage`."""
+        self.run(self._start(lineage, seeds))
+
+    def stop(self) -> None:
+        """Drop what is in flight: it belongs to a policy that was replaced."""
+        self.run(self._stop())
+
+    def evaluate(self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float) -> list[Trajectory | None]:
+        """Play each task once with the agent's newest adapter; None where the episode was lost."""
+        return self.run(self._evaluate(seeds, make_environment, temperature))
+
+    def check(self) -> None:
+        """Raise what ended the rollouts, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def stats(self) -> dict[str, float]:
+        """Totals since the start of this process."""
+        return {f"rollout/{name}": count for name, count in dict(self._counts).items()}
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self.stop()
+        self._feeder.cancel()
+        self.run(_close(self.engines))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._executor:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _start(self, lineage: int, seeds: np.random.Generator) -> None:
+        self._names = (f"{self._task.agent}.{lineage}.{number}" for number in itertools.count())
+        self._seeds = seeds
+
+    async def _stop(self) -> None:
+        self._seeds = None
+        for group in self._groups:
+            group.cancel()
+        await asyncio.gather(*self._groups, return_exceptions=True)
+
+    async def _feed(self) -> None:
+        while self._error is None:
+            started = self._start_groups()
+            if not started and self._groups:
+                await asyncio.wait(self._groups, return_when=asyncio.FIRST_COMPLETED, timeout=_IDLE_S * 10)
+            elif not started:
+                await asyncio.sleep(_IDLE_S)
+
+    def _start_groups(self) -> int:
+        if self._seeds is None:
+            return 0
+        in_flight = len(self._groups)
+        count = min(self._task.config.groups_in_flight - in_flight, self._room(in_flight))
+        for _ in range(count):
+            seed = int(self._seeds.integers(1 << 62))
+            group = asyncio.ensure_future(self._group(next(self._names), seed))
+            self._groups.add(group)
+            group.add_done_callback(self._groups.discard)
+        return max(count, 0)
+
+    async def _group(self, name: str, seed: int) -> None:
+        try:
+            async with asyncio.timeout(self._task.config.group_timeout_s):
+                attempts = [self._episode(seed, f"{name}.{i}") for i in range(self._task.config.group_size)]
+                trajectories = [trajectory for trajectory in await asyncio.gather(*attempts) if trajectory is not None]
+        except TimeoutError:
+            self._counts["groups_timed_out"] += 1
+            return
+        except EngineDiedError as error:
+            self._error = self._error or error
+            return
+        if len(trajectories) < 2:
+            self._counts["groups_dropped"] += 1
+            return
+        self._counts["groups"] += 1
+        try:
+            self._deliver(Group(name, self._task.environment, seed, tuple(trajectories)))
+        except Exception as error:
+            self._error = self._error or error
+
+    async def _episode(self, seed: int, salt: str) -> Trajectory | None:
+        keep_cache = self._task.config.prefix_salt == "episode"
+        return await self._play(self._task.make_environment, seed, self._task.config.temperature, salt if keep_cache else None)
+
+    async def _evaluate(
+        self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float
+    ) -> list[Trajectory | None]:
+        return list(await asyncio.gather(*[self._play(make_environment, seed, temperature, None) for seed in seeds]))
+
+    async def _play(
+        self, make_environment: Callable[[], Environment], seed: int, temperature: float, salt: str | None
+    ) -> Trajectory | None:
+        """One episode on the engine with the fewest; all its turns stay there, where its prefix is cached."""
+        chosen = min(range(len(self.engines)), key=lambda i: self._episodes_on[i])
+        self._episodes_on[chosen] += 1
+        started = time.perf_counter()
+        try:
+            trajectory = await play(
+                make_environment(),
+                self.engines[chosen],
+                self._renderer,
+                self._task.agent,
+                seed,
+                self._limits,
+                temperature,
+                salt,
+                self._executor,
+            )
+        except EngineDiedError:
+            raise
+        except (EpisodeError, EngineError) as error:  # a lost episode is data: count it and go on
+            self._counts[f"aborted_{type(error).__name__}"] += 1
+            self.last_abort = error
+            return None
+        finally:
+            self._episodes_on[chosen] -= 1
+            self._counts["episode_s"] += time.perf_counter() - started
+        self._counts["episodes"] += 1
+        self._counts["action_tokens"] += int(trajectory.loss_mask.sum())
+        return trajectory
+
+
+async def _gather(connect: Callable[[], Awaitable[Value]]) -> Value:
+    return await connect()
+
+
+async def _close(engines: Sequence[RolloutEngine]) -> None:
+    await asyncio.gather(*[engine.close() for engine in engines], return_exceptions=True)
