@@ -18,7 +18,7 @@ Grid = tuple[int, ...]
 
 VALIDATION_4X4 = frozenset({"1234341221434321", "1234341223414123"})
 TEST_4X4 = frozenset({"1234341243212143", "1234342121434312"})
-"""Of the 12 classes of 4x4 solutions. Moving lines turns 4 of them into one another, and the other 8: each split has both kinds."""
+"""Of the 12 classes of 4x4 solutions. Moving lines and mirroring joins them into a family of 4 and one of 8: each split has some of both."""
 
 SHUFFLES_PER_FILL = 32
 
@@ -56,15 +56,17 @@ def _other_solution(board: Layout, given: dict[int, int], candidate: int) -> boo
 
 def solution_of_split(board: Layout, split: Split, rng: Generator) -> Grid:
     """A random solution of the split. Most tries are cheap: rows and columns of one filled board change places."""
+    height, width = BOX_SHAPE[board.size]
     while True:
         filled = np.empty(board.size**2, dtype=np.int64)
         for candidate in split_bits(solve(board, board.everything, rng)):
             digit, cell = divmod(candidate, board.size**2)
             filled[cell] = digit + 1
+        square = filled.reshape(board.size, board.size)
         for _ in range(SHUFFLES_PER_FILL):
-            height, width = BOX_SHAPE[board.size]
-            rows, columns = _shuffled_lines(board.size, height, rng), _shuffled_lines(board.size, width, rng)
-            grid: Grid = tuple(filled.reshape(board.size, board.size)[np.ix_(rows, columns)].ravel().tolist())
+            turned = square.T if height == width and rng.integers(2) else square
+            lines = np.ix_(_shuffled_lines(board.size, height, rng), _shuffled_lines(board.size, width, rng))
+            grid: Grid = tuple(turned[lines].ravel().tolist())
             if split_of_solution(board.size, grid) == split:
                 return grid
 
