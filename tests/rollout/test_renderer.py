@@ -3,35 +3,7 @@ import pytest
 
 from pbt_agents.errors import ConfigError
 from pbt_agents.rollout.renderer import ChatRenderer
-
-
-class CharacterTokenizer:
-    """One id per character. `strip` makes a template that rewrites earlier turns."""
-
-    eos_token_id = ord("$")
-
-    def __init__(self, strip=False, end="$"):
-        self.strip, self.end = strip, end
-
-    def encode(self, text, add_special_tokens=False):
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids, skip_special_tokens=True):
-        return "".join(chr(i) for i in token_ids if not (skip_special_tokens and i == self.eos_token_id))
-
-    def apply_chat_template(self, conversation, tokenize, add_generation_prompt):
-        text = ""
-        for number, message in enumerate(conversation):
-            if message["role"] == "user":
-                text += f"<{message['content']}>"
-            else:
-                dropped = self.strip and number < len(conversation) - 2
-                text += "@" + ("" if dropped else message["content"]) + self.end
-        return text + ("@" if add_generation_prompt else "")
-
-
-def ids(text):
-    return np.array([ord(character) for character in text], np.int32)
+from pbt_agents.testing.character_tokenizer import CharacterTokenizer, ids
 
 
 def test_the_turns_of_an_episode_join_to_what_the_template_renders():
