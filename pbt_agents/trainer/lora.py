@@ -1,0 +1,87 @@
+"""The base model with a LoRA adapter on it, and the adapter as a file.
+
+Owns where the adapter sits and how it is stored: PEFT's own format, which peft and vLLM load. The base never changes.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from pbt_agents.config import ModelConfig
+from pbt_agents.errors import ConfigError
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
+
+
+def build_policy(model_path: str, config: ModelConfig, seed: int) -> PeftModel:
+    """The base in float32, frozen, with a fresh adapter: A random from `seed`, B zero. Global random state is left as it was."""
+    local = Path(model_path).is_dir()
+    base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=local)
+    present = {name.rpartition(".")[2] for name, _ in base.named_modules()}
+    if missing := [target for target in TARGETS if target not in present]:
+        raise ConfigError(
+            f"model '{model_path}' has no {', '.join(missing)}: adapters go on {', '.join(TARGETS)}. Choose a Llama-like model."
+        )
+    lora = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=list(TARGETS), task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = get_peft_model(base, lora)
+    # No dropout anywhere: the trainer's log-probs are to be the engine's.
+    return model.eval()
+
+
+def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
+    """What is trained and published: the parameters of the adapter, live, by their names in the model."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def adapter_scale(model: PeftModel) -> float:
+    """The factor on B A x. One number, read from the layers that apply it."""
+    scales = {float(module.scaling["default"]) for module in model.modules() if hasattr(module, "scaling") and hasattr(module, "lora_A")}
+    (scale,) = scales
+    return scale
+
+
+def save_adapter(model: PeftModel, folder: Path) -> None:
+    save_file({_file_name(name): tensor.detach().contiguous() for name, tensor in adapter_tensors(model).items()}, folder / WEIGHTS_FILE)
+    model.peft_config["default"].save_pretrained(str(folder))
+
+
+def read_adapter(model: PeftModel, folder: Path) -> dict[str, Tensor]:
+    """The tensors of a saved adapter by their names in the model. Refuses one that the model would not apply as it was trained."""
+    _check_config(json.loads((folder / CONFIG_FILE).read_text()), model.peft_config["default"], folder)
+    stored, wanted = load_file(folder / WEIGHTS_FILE), adapter_tensors(model)
+    _check_names(set(stored), {_file_name(name) for name in wanted}, folder)
+    return {name: stored[_file_name(name)] for name in wanted}
+
+
+def _file_name(name: str) -> str:
+    return name.replace(".default.", ".")
+
+
+def _check_config(stored: Mapping[str, Any], own: Any, folder: Path) -> None:
+    expected = {
+        "r": own.r,
+        "lora_alpha": own.lora_alpha,
+        "use_rslora": False,
+        "use_dora": False,
+        "bias": "none",
+        "modules_to_save": None,
+    }
+    for field, value in expected.items():
+        if (stored.get(field) or None) != (value or None):
+            raise ConfigError(f"adapter in {folder} has {field}={stored.get(field)}, but this model applies {field}={value}.")
+
+
+def _check_names(stored: set[str], wanted: set[str], folder: Path) -> None:
+    if stored != wanted:
+        odd = sorted(stored ^ wanted)
+        raise ConfigError(f"adapter in {folder} matches {len(stored & wanted)} of {len(wanted)} tensors; differing: {', '.join(odd[:4])}.")
