@@ -18,7 +18,7 @@ Grid = tuple[int, ...]
 
 VALIDATION_4X4 = frozenset({"1234341221434321", "1234341223414123"})
 TEST_4X4 = frozenset({"1234341243212143", "1234342121434312"})
-"""Of the 12 classes of 4x4 solutions. Moving lines and mirroring joins them into a family of 4 and one of 8: each split has some of both."""
+"""Of the 12 classes of 4x4 solutions. Moving lines and mirroring makes a family of 4 and one of 8: each split has some of both."""
 
 SHUFFLES_PER_FILL = 32
 

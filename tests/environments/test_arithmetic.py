@@ -31,6 +31,7 @@ def test_a_miss_gets_a_hint_and_the_last_one_ends_it():
     hints = ("Too low.", "Too high.", "I found no number.", "I found no number.")
     assert all(result.observation.startswith(hint) for result, hint in zip(results, hints, strict=True))
     assert [result.truncated for result in results] == [False, False, False, True]
+    assert not any(result.terminated for result in results)
     assert results[3].metrics == {"solved": 0, "attempts": 4}
 
 
