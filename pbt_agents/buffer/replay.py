@@ -1,0 +1,263 @@
+"""FIFO store of finished groups, bounded by policy lag and by bytes, durable and shared by two threads.
+
+Joins the log (what is on disk) with the window on it (what may be trained on). Playing groups is rollout's, advantages are the trainer's,
+and who calls `advance` knows that the engines confirmed.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pbt_agents.buffer.files import new_folder
+from pbt_agents.buffer.log import SegmentLog
+from pbt_agents.buffer.manifest import Manifest, from_record, to_record
+from pbt_agents.buffer.schema import from_batch, group_key, to_batch
+from pbt_agents.buffer.window import Entry, Window
+from pbt_agents.config import BufferConfig
+from pbt_agents.errors import GuardError, PbtAgentsError
+from pbt_agents.types import Group
+
+
+class SampleTimeoutError(PbtAgentsError, TimeoutError):
+    """Too few groups arrived in time."""
+
+
+class BufferClosedError(PbtAgentsError):
+    """Somebody closed the buffer; whoever waits at it is done."""
+
+
+class ReplayBuffer:
+    """Any thread may call any method. One buffer at a time may open the folder."""
+
+    def __init__(self, folder: Path, config: BufferConfig, groups_per_batch: int, version: int = 0) -> None:
+        """Groups found in the folder count as unused; a run that goes on calls `recover` with its checkpoint's manifest first."""
+        self._config = config
+        self._log = SegmentLog(folder, config.segment_groups, config.capacity_bytes)
+        self._window = Window(config.window, config.max_reuse, groups_per_batch, version)
+        self._window.entries = self._unlisted(())
+        self._counts: Counter[str] = Counter()
+        self._wait_s = 0.0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    # Rollout's side
+
+    def room(self, in_flight: int) -> int:
+        """How many groups may be started now, beside those in flight: started, and neither appended nor dropped yet."""
+        with self._changed:
+            self._evict()
+            return self._window.room(in_flight)
+
+    def append(self, group: Group) -> bool:
+        """True: the group is on disk. False: it came too late to be trained on, and was counted."""
+        _check_complete(group)
+        batch = to_batch(group)
+        with self._changed:
+            self._check_open()
+            if self._window.is_late(group.oldest_version):
+                self._counts["late"] += 1
+                return False
+            location = self._log.append(batch)
+            self._window.entries.append(Entry(group.group_id, location, group.oldest_version))
+            self._counts["appended"] += 1
+            self._evict()
+            self._changed.notify_all()
+            return True
+
+    # The trainer's side
+
+    def sample(self, count: int, rng: np.random.Generator, timeout_s: float) -> list[Group]:
+        """Waits until there are `count` distinct groups with uses left, and draws so many from the whole window, uniformly.
+
+        Calling it again without an `advance` between says that the batch before needed no optimizer step.
+        """
+        started = time.monotonic()
+        with self._changed:
+            self._window.demand(count)
+            self._evict()
+            self._changed.wait_for(lambda: self._closed or len(self._window.entries) >= count, timeout_s)
+            self._wait_s += time.monotonic() - started
+            self._check_open()
+            if len(self._window.entries) < count:
+                raise SampleTimeoutError(self._shortage(count, timeout_s))
+            drawn = self._window.draw(count, rng)
+            batches = [self._log.read(entry.location) for entry in drawn]
+            self._counts["drawn"] += count
+            self._evict()
+        return [from_batch(batch) for batch in batches]
+
+    def advance(self, version: int) -> None:
+        """All engines sample from this version now: what lags too far is dropped, and the batch in training makes room."""
+        with self._changed:
+            if version < self._window.version:
+                raise GuardError(
+                    f"the buffer is at version {self._window.version} and cannot go back to {version}. Restore a snapshot for that."
+                )
+            self._window.advance(version)
+            self._evict()
+
+    # Settings, changed in place
+
+    @property
+    def window(self) -> int:
+        return self._window.width
+
+    @window.setter
+    def window(self, width: int) -> None:
+        with self._changed:
+            self._config = replace(self._config, window=width)
+            self._window.width = width
+            self._evict()
+
+    @property
+    def max_reuse(self) -> int:
+        return self._window.max_reuse
+
+    @max_reuse.setter
+    def max_reuse(self, uses: int) -> None:
+        with self._changed:
+            self._config = replace(self._config, max_reuse=uses)
+            self._window.max_reuse = uses
+            self._evict()
+
+    # Checkpoints and clones
+
+    def snapshot(self, folder: Path) -> Manifest:
+        """The live groups at this moment, as links in a new folder that no later write or deletion reaches."""
+        with new_folder(folder) as aside, self._changed:
+            self._evict()
+            self._log.seal()
+            self._drop_dead_segments()
+            self._log.link_to(aside)
+            records = [to_record(entry) for entry in self._window.entries]
+            return Manifest(version=self._window.version, segments=self._log.names, groups=records)
+
+    def restore(self, manifest: Manifest, folder: Path) -> None:
+        """Becomes what the snapshot holds: a clone. The groups it had before are dropped, since another policy made them."""
+        with self._changed:
+            self._counts["dropped"] += len(self._window.entries)
+            self._log.seal()
+            self._log.adopt(folder, manifest["segments"])
+            self._hold(manifest["version"], [from_record(record) for record in manifest["groups"]])
+
+    def recover(self, manifest: Manifest, folder: Path | None = None) -> None:
+        """After a crash: the snapshot's groups, then as unused ones those that this folder got later.
+
+        Give the snapshot's folder too, to bring back groups that were deleted here meanwhile.
+        """
+        with self._changed:
+            if folder is not None:
+                self._log.adopt(folder, manifest["segments"])
+            self._window.version = manifest["version"]
+            known = [from_record(record) for record in manifest["groups"] if record["segment"] in self._log.names]
+            self._counts["dropped"] += len(manifest["groups"]) - len(known)
+            self._hold(manifest["version"], known + self._unlisted(manifest["segments"]))
+
+    def group_ids(self) -> list[str]:
+        """Of the groups in the window: after a crash, tasks that need not be played again."""
+        with self._changed:
+            return [entry.group_id for entry in self._window.entries]
+
+    def drop_all(self) -> None:
+        """Forgets every group, for one that starts anew."""
+        with self._changed:
+            self._counts["dropped"] += len(self._window.entries)
+            self._log.seal()
+            self._hold(self._window.version, [])
+
+    def close(self) -> None:
+        """Wakes whoever waits, with a BufferClosedError. The files stay."""
+        with self._changed:
+            self._closed = True
+            self._log.close()
+            self._changed.notify_all()
+
+    # What it reports
+
+    def lag_counts(self) -> dict[int, int]:
+        """Draws so far by lag in versions."""
+        with self._changed:
+            return dict(self._window.lag_counts)
+
+    def stats(self) -> dict[str, float]:
+        with self._changed:
+            window, lags = self._window, self._window.last_lags
+            reported = ("appended", "drawn", "late", "evicted_window", "evicted_capacity", "evicted_unused", "evicted_uses", "dropped")
+            return {
+                "buffer/groups": len(window.entries),
+                "buffer/uses_left": sum(window.uses_left(entry) for entry in window.entries),
+                "buffer/bytes": self._log.size_bytes,
+                "buffer/segments": len(self._log.names),
+                "buffer/torn_tails": self._log.torn_tails,
+                "buffer/window": window.width,
+                "buffer/max_reuse": window.max_reuse,
+                "buffer/lag_steps_mean": float(np.mean(lags)) if lags else 0.0,
+                "buffer/lag_steps_max": max(lags, default=0),
+                "buffer/wait_s": self._wait_s,
+                **{f"buffer/{name}": self._counts[name] for name in reported},
+            }
+
+    # With the lock held
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BufferClosedError("the buffer was closed.")
+
+    def _hold(self, version: int, entries: list[Entry]) -> None:
+        """Replaces what is in the window."""
+        self._window.advance(version)
+        self._window.entries = entries
+        self._evict()
+        self._changed.notify_all()
+
+    def _unlisted(self, segments: Collection[str]) -> list[Entry]:
+        """The groups on disk outside of these segments, as unused.
+
+        One that is ahead of the trainer was sampled after the checkpoint it went back to, so weights that are lost made it. It is as many
+        steps away as it is ahead, along the other branch, so it counts as that many behind.
+        """
+        entries = []
+        for location in self._log.locations():
+            if location.segment not in segments:
+                group_id, version = group_key(self._log.read(location))
+                entries.append(Entry(group_id, location, min(version, 2 * self._window.version - version)))
+        return entries
+
+    def _evict(self) -> None:
+        """First what is too old, then the oldest for as long as the disk holds too much."""
+        self._check_open()
+        self._count_evicted("evicted_window", self._window.evict())
+        self._drop_dead_segments()
+        while self._log.size_bytes > self._log.capacity_bytes and self._window.entries:
+            self._count_evicted("evicted_capacity", [self._window.entries.pop(0)])
+            self._drop_dead_segments()
+
+    def _drop_dead_segments(self) -> None:
+        self._log.keep({entry.location.segment for entry in self._window.entries})
+
+    def _count_evicted(self, reason: str, entries: list[Entry]) -> None:
+        self._counts[reason] += len(entries)
+        self._counts["evicted_unused"] += sum(entry.uses == 0 for entry in entries)
+        self._counts["evicted_uses"] += sum(self._window.max_reuse - entry.uses for entry in entries)
+
+    def _shortage(self, count: int, timeout_s: float) -> str:
+        window, counts = self._window, self._counts
+        return (
+            f"{len(window.entries)} of {count} groups with uses left were there after {timeout_s:g} s, at version {window.version} with "
+            f"window={window.width} and max_reuse={window.max_reuse}; {counts['appended']} had been appended, {counts['late']} came late, "
+            f"{counts['evicted_capacity']} were evicted for capacity_bytes={self._log.capacity_bytes}. "
+            "Is the rollout alive, and does capacity_bytes hold a few batches?"
+        )
+
+
+def _check_complete(group: Group) -> None:
+    if len(group.trajectories) < 2 or not all(trajectory.policy_spans for trajectory in group.trajectories):
+        spans = [len(trajectory.policy_spans) for trajectory in group.trajectories]
+        raise GuardError(
+            f"group {group.group_id} needs 2 trajectories or more, each with sampled tokens; spans per trajectory: {spans}. Drop it."
+        )

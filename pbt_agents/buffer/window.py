@@ -1,0 +1,90 @@
+"""The window on the log: which groups may still be trained on, and how many more may be started.
+
+Arithmetic in memory. Files, locks and waiting are replay.py's.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from pbt_agents.buffer.segment import Location
+
+
+@dataclass(slots=True)
+class Entry:
+    """A group in the window."""
+
+    group_id: str
+    location: Location
+    version: int
+    """Of its oldest trained token."""
+    uses: int = 0
+    """Batches it was drawn for."""
+
+
+class Window:
+    """Groups in order of arrival, each with uses left and at most `width` versions behind."""
+
+    def __init__(self, width: int, max_reuse: int, groups_per_batch: int, version: int) -> None:
+        self.width = width
+        self.max_reuse = max_reuse
+        self.groups_per_batch = groups_per_batch
+        self.version = version
+        self.entries: list[Entry] = []
+        self.lag_counts: Counter[int] = Counter()
+        """Draws by lag in versions."""
+        self.last_lags: list[int] = []
+        """Of the last batch."""
+        self._in_training = 0
+        self._wanted = groups_per_batch
+
+    def lag(self, version: int) -> int:
+        return self.version - version
+
+    def is_late(self, version: int) -> bool:
+        return self.lag(version) > self.width
+
+    def advance(self, version: int) -> None:
+        """The engines sample from this version now; the batch in training is done."""
+        self.version = version
+        self._in_training = 0
+        self._wanted = self.groups_per_batch
+
+    def evict(self) -> list[Entry]:
+        """Takes out what may not be trained on any more; returns those that could have been, but for their age."""
+        unspent = [entry for entry in self.entries if entry.uses < self.max_reuse]
+        self.entries = [entry for entry in unspent if not self.is_late(entry.version)]
+        return [entry for entry in unspent if self.is_late(entry.version)]
+
+    def demand(self, count: int) -> None:
+        """The trainer waits for so many distinct groups. So whatever it drew before is not in training any more."""
+        self._in_training = 0
+        self._wanted = count
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Entry]:
+        """Distinct groups, uniformly from the whole window. Spent ones leave at the next `evict`."""
+        drawn = [self.entries[i] for i in rng.choice(len(self.entries), count, replace=False)]
+        for entry in drawn:
+            entry.uses += 1
+        self.last_lags = [self.lag(entry.version) for entry in drawn]
+        self.lag_counts.update(self.last_lags)
+        self._in_training = count
+        self._wanted = 0
+        return drawn
+
+    def uses_left(self, entry: Entry) -> int:
+        """A batch holds a group once, so it can be drawn at most once in each version that it stays."""
+        return min(self.max_reuse - entry.uses, self.width - self.lag(entry.version) + 1)
+
+    def room(self, in_flight: int) -> int:
+        """How many more groups may be started.
+
+        Counted in uses, what is in training, in the window and in flight is at most (width + 1) batches: more would be too old when its
+        turn came. But a batch needs *distinct* groups, so as many as the next one lacks may always be started: nothing waits for ever.
+        """
+        uses_each = min(self.max_reuse, self.width + 1)
+        ahead = self._in_training + sum(self.uses_left(entry) for entry in self.entries) + in_flight * uses_each
+        spare = ((self.width + 1) * self.groups_per_batch - ahead) // uses_each
+        lacking = self._wanted - len(self.entries) - in_flight
+        return max(spare, lacking, 0)
