@@ -5,9 +5,8 @@ during a run is scheduling/mutation.py's.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from numpy.random import default_rng
@@ -126,19 +125,12 @@ def initial_values(declared: Mapping[str, Any], size: int, seed: int) -> list[di
     return members
 
 
-def param_space(base: AgentConfig, declared: Mapping[str, Any], size: int | None = None) -> dict[str, Any]:
-    """Ray's `param_space`: the whole agent under `agent`, and each searched value by its name.
+def param_space(base: AgentConfig, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray's `param_space`: the whole agent under `agent`, and a domain for each searched name.
 
-    Ray samples the values; with `size` there is one trial for each `member` instead, starting from `initial_values`.
+    Ray samples the first values; `BasicVariantGenerator(points_to_evaluate=initial_values(...))` as `search_alg` sets them.
     """
-    from ray import tune
-
-    space = agent_search_space(base, declared)
-    if size is None:
-        return {"agent": base.to_dict(), **{name: ray_domain(domain) for name, domain in space.items()}}
-    first = initial_values(space, size, base.seed)
-    chosen = {name: tune.sample_from(partial(_first_value, first, name)) for name in space}
-    return {"agent": base.to_dict(), "member": tune.grid_search(list(range(size))), **chosen}
+    return {"agent": base.to_dict(), **{name: ray_domain(domain) for name, domain in agent_search_space(base, declared).items()}}
 
 
 def ray_domain(domain: Range) -> Any:
@@ -152,10 +144,6 @@ def ray_domain(domain: Range) -> Any:
             return tune.uniform(low, high)
         case Ladder(values):
             return tune.choice(list(values))
-
-
-def _first_value(first: Sequence[Mapping[str, Any]], name: str, config: Mapping[str, Any]) -> Any:
-    return first[config["member"]][name]
 
 
 def _range(name: str, domain: Any) -> Range:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray import tune
+from ray.tune.experiment import Experiment
+from ray.tune.search import BasicVariantGenerator
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
@@ -139,12 +141,13 @@ def test_param_space_hands_ray_the_agent_and_a_domain_for_each_name():
     assert space["window"].categories == [1, 2, 4, 8, 16]
 
 
-def test_ray_resolves_param_space_of_a_population_to_its_first_values():
-    from ray.tune.search.variant_generator import generate_variants
-
-    resolved = [config for _, config in generate_variants(param_space(BASE, DECLARED, size=4))]
-    assert [config["member"] for config in resolved] == [0, 1, 2, 3]
-    assert [{name: config[name] for name in DECLARED} for config in resolved] == initial_values(DECLARED, 4, BASE.seed)
+def test_ray_starts_the_members_from_the_first_values_when_given_them():
+    first = initial_values(DECLARED, 4, seed=0)
+    searcher = BasicVariantGenerator(points_to_evaluate=first)
+    searcher.add_configurations([Experiment("run", tune.Trainable, config=param_space(BASE, DECLARED), num_samples=4)])
+    configs = [searcher.next_trial().config for _ in range(4)]
+    assert [{name: config[name] for name in DECLARED} for config in configs] == first
+    assert all(AgentConfig.from_dict(config["agent"]) == BASE for config in configs)
 
 
 def test_importing_it_does_not_import_ray():
