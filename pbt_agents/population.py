@@ -28,11 +28,11 @@ class Budget:
 class PopulationSpec:
     """A population and its search."""
 
-    agent: AgentConfig = AgentConfig()
+    agent: AgentConfig = field(default_factory=AgentConfig)
     search_space: Mapping[str, Any] = field(default_factory=dict)
     """Config field -> a Ray Tune domain, or an ordered list to step along."""
     size: int = 4
-    budget: Budget = Budget(updates=60)
+    budget: Budget = field(default_factory=lambda: Budget(updates=60))
     perturbation_updates: int = 10
     """Optimizer steps between two looks at the population."""
     quantile_fraction: float = 0.25

@@ -86,9 +86,11 @@ class RolloutWorker:
         """Drop what is in flight: it belongs to a policy that was replaced."""
         self.run(self._stop())
 
-    def evaluate(self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float) -> list[Trajectory | None]:
-        """Play each task once with the agent's newest adapter; None where the episode was lost."""
-        return self.run(self._evaluate(seeds, make_environment, temperature))
+    def evaluate(
+        self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float, agent: str | None
+    ) -> list[Trajectory | None]:
+        """Play each task once with the newest adapter of `agent` (the base model for None); None where the episode was lost."""
+        return self.run(self._evaluate(seeds, make_environment, temperature, agent))
 
     def check(self) -> None:
         """Raise what ended the rollouts, if anything did."""
@@ -163,15 +165,16 @@ class RolloutWorker:
 
     async def _episode(self, seed: int, salt: str) -> Trajectory | None:
         keep_cache = self._task.config.prefix_salt == "episode"
-        return await self._play(self._task.make_environment, seed, self._task.config.temperature, salt if keep_cache else None)
+        temperature = self._task.config.temperature
+        return await self._play(self._task.make_environment, seed, temperature, self._task.agent, salt if keep_cache else None)
 
     async def _evaluate(
-        self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float
+        self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float, agent: str | None
     ) -> list[Trajectory | None]:
-        return list(await asyncio.gather(*[self._play(make_environment, seed, temperature, None) for seed in seeds]))
+        return list(await asyncio.gather(*[self._play(make_environment, seed, temperature, agent) for seed in seeds]))
 
     async def _play(
-        self, make_environment: Callable[[], Environment], seed: int, temperature: float, salt: str | None
+        self, make_environment: Callable[[], Environment], seed: int, temperature: float, agent: str | None, salt: str | None = None
     ) -> Trajectory | None:
         """One episode on the engine with the fewest; all its turns stay there, where its prefix is cached."""
         chosen = min(range(len(self.engines)), key=lambda i: self._episodes_on[i])
@@ -182,7 +185,7 @@ class RolloutWorker:
                 make_environment(),
                 self.engines[chosen],
                 self._renderer,
-                self._task.agent,
+                agent,
                 seed,
                 self._limits,
                 temperature,

@@ -61,8 +61,8 @@ class Countdown:
         )
 
 
-def episode(engine, seed=1, limits=Limits(8, 400), **options):
-    return asyncio.run(play(Countdown(), engine, RENDERER, "agent0", seed, limits, 1.0, **options))
+def episode(engine, seed=1, budget=400):
+    return asyncio.run(play(Countdown(), engine, RENDERER, "agent0", seed, Limits(8, budget), 1.0))
 
 
 def test_the_tokens_of_a_turn_are_a_prefix_of_those_of_the_next():
@@ -88,7 +88,7 @@ def test_spans_and_mask_cover_exactly_the_sampled_tokens():
 
 def test_an_episode_stops_at_its_token_budget_and_says_so():
     engine = ScriptedEngine()
-    trajectory = episode(engine, limits=Limits(8, 13))
+    trajectory = episode(engine, budget=13)
     assert trajectory.stop_reason == "length"
     assert "".join(map(chr, trajectory.token_ids)) == "<s>@go$<2>@go"
     assert engine.samplings[1].max_tokens == 2
@@ -218,7 +218,7 @@ def test_a_dead_engine_is_reported_and_not_counted_as_a_lost_episode():
 
 def test_evaluation_plays_each_task_once_and_marks_lost_ones():
     with Harness() as harness:
-        trajectories = harness.worker.evaluate([1, 13, 2], Countdown, 1.0)
+        trajectories = harness.worker.evaluate([1, 13, 2], Countdown, 1.0, "agent0")
     assert [None if trajectory is None else trajectory.score for trajectory in trajectories] == [1.0, None, 1.0]
 
 

@@ -1,0 +1,32 @@
+"""Plain lines about each member, now and then: readable on a terminal and in a file."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from ray.tune import Callback
+
+
+class ConsoleLines(Callback):
+    """A line for each result. `member(trial)` names a member, `parent(member)` says whose clone it is."""
+
+    def __init__(self, member: Callable[[Any], str], parent: Callable[[str], str | None], stream: TextIO = sys.stdout) -> None:
+        self._member, self._parent, self._stream = member, parent, stream
+        self._started = time.monotonic()
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        member = self._member(trial)
+        print(f"{time.monotonic() - self._started:6.0f} s  {line(member, result, self._parent(member))}", file=self._stream, flush=True)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        print(f"{self._member(trial)} failed: its log is {trial.error_file}", file=self._stream, flush=True)
+
+
+def line(member: str, result: Mapping[str, Any], parent: str | None) -> str:
+    """One member's standing, from the values that ran."""
+    return (
+        f"{member}  update {result['updates']:4d}  score {result['fitness']:6.3f} ±{result.get('fitness_se', float('nan')):.3f}  "
+        f"rate {result['learning_rate']:.1e}  cap {result['ratio_max']:4.1f}  window {result['window']:2d}  "
+        f"lag {result.get('trainer/lag_steps_mean', float('nan')):4.1f}" + (f"  from {parent}" if parent else "")
+    )

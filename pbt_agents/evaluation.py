@@ -1,0 +1,83 @@
+"""Scores of finished adapters on fresh tasks, with the engines of a fleet whose agents have stopped.
+
+Which adapters, and what is said about them, is the caller's. Fitness during a run is the ring's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from pbt_agents.config import AgentConfig
+from pbt_agents.errors import EpisodeError
+from pbt_agents.ring import environment_maker, fitness
+from pbt_agents.rollout.fleet import FleetInfo, agent_names
+from pbt_agents.rollout.renderer import load_renderer
+from pbt_agents.rollout.worker import RolloutWorker, Task
+from pbt_agents.sync.adapter_sync import AdapterPublisher
+from pbt_agents.trainer.lora import adapter_scale, build_policy, read_adapter
+from pbt_agents.types import PolicyId, Split
+
+_GUEST_LINEAGE = 1 << 40
+"""Above any that an agent reaches, so that engines take a finished adapter into a slot an agent has used."""
+_SPLIT_STREAMS: dict[Split, int] = {"train": 10, "validation": 11, "test": 12}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Mean score and its standard error over `episodes` tasks, sampled at temperature 1 and greedy."""
+
+    episodes: int
+    sampled: float
+    sampled_se: float
+    greedy: float
+    greedy_se: float
+
+    def __str__(self) -> str:
+        return f"sampled {self.sampled:.3f} ±{self.sampled_se:.3f}, greedy {self.greedy:.3f} ±{self.greedy_se:.3f}"
+
+
+class Evaluator:
+    """Borrows the first agent's slot, so no agent may be training. Use as a context manager."""
+
+    def __init__(self, fleet: FleetInfo, config: AgentConfig, model_path: str) -> None:
+        self._config = config
+        self._agent = agent_names(1)[0]
+        self._model = build_policy(model_path, config.model, seed=0)
+        self._published = 0
+        task = Task(self._agent, config.environment.id, environment_maker(config.environment, "test"), config.rollout)
+        self._worker = RolloutWorker(task, lambda: fleet.connect(self._agent), load_renderer(model_path), lambda _: 0, lambda _: None)
+        folder = Path(fleet.folder) / "evaluation"
+        self._publisher = AdapterPublisher(fleet.layout, self._worker.engines, folder, adapter_scale(self._model))
+
+    def __enter__(self) -> "Evaluator":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._worker.close()
+
+    def base(self, split: Split, episodes: int) -> Scores:
+        """The base model without any adapter."""
+        return self._score(None, split, episodes)
+
+    def adapter(self, folder: Path, split: Split, episodes: int) -> Scores:
+        """An adapter in PEFT's format. Raises EngineError when it is not finite, ConfigError when it does not fit the base."""
+        self._published += 1
+        policy = PolicyId(self._agent, _GUEST_LINEAGE, self._published)
+        self._worker.run(self._publisher.publish(read_adapter(self._model, folder), policy))
+        return self._score(self._agent, split, episodes)
+
+    def _score(self, agent: str | None, split: Split, episodes: int) -> Scores:
+        tasks = np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
+        sampled, greedy = (self._mean(agent, split, tasks, temperature) for temperature in (1.0, 0.0))
+        return Scores(episodes, *sampled, *greedy)
+
+    def _mean(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> tuple[float, float]:
+        make = environment_maker(self._config.environment, split)
+        trajectories = self._worker.evaluate(tasks, make, temperature, agent)
+        if None in trajectories:
+            raise EpisodeError(f"{trajectories.count(None)} of {len(tasks)} evaluation episodes were lost: {self._worker.last_abort}")
+        scored = fitness(np.array([trajectory.score for trajectory in trajectories if trajectory is not None]))
+        return scored["fitness"], scored["fitness_se"]

@@ -1,0 +1,46 @@
+"""From what the user calls a model to a folder on this machine, once, before anything else needs it."""
+
+import json
+from pathlib import Path
+
+from pbt_agents.assets import tiny_model_path
+from pbt_agents.errors import ConfigError
+
+_NEEDED = ("config.json", "tokenizer_config.json")
+
+
+def resolve_model(name: str) -> str:
+    """The local folder of `tiny`, of a path, or of a hub id (downloaded when it is not cached).
+
+    Raises ConfigError naming the missing file, or why the hub could not give the model.
+    """
+    folder = tiny_model_path() if name == "tiny" else Path(name).expanduser()
+    if not folder.is_dir():
+        folder = _from_hub(name)
+    for file in _NEEDED:
+        if not (folder / file).exists():
+            raise ConfigError(
+                f"the model folder '{folder}' has no {file}. It must hold what save_pretrained of model and tokenizer writes."
+            )
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(f"the model folder '{folder}' has no *.safetensors file. Save the model with save_pretrained.")
+    return str(folder.resolve())
+
+
+def context_length(folder: str) -> int | None:
+    """Positions the model was made for, if its config says."""
+    return json.loads((Path(folder) / "config.json").read_text()).get("max_position_embeddings")
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        return Path(snapshot_download(name))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ConfigError(f"model '{name}' is neither a folder here nor a model the hub could give: {error}") from error
