@@ -83,5 +83,5 @@ def _check_config(stored: Mapping[str, Any], own: Any, folder: Path) -> None:
 
 def _check_names(stored: set[str], wanted: set[str], folder: Path) -> None:
     if stored != wanted:
-        odd = sorted(stored ^ wanted)
-        raise ConfigError(f"adapter in {folder} matches {len(stored & wanted)} of {len(wanted)} tensors; differing: {', '.join(odd[:4])}.")
+        matched, foreign, missing = len(stored & wanted), sorted(stored - wanted)[:2], sorted(wanted - stored)[:2]
+        raise ConfigError(f"adapter in {folder} matches {matched} of {len(wanted)} tensors; unknown: {foreign}, missing: {missing}.")

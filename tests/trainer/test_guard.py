@@ -1,0 +1,45 @@
+import math
+from dataclasses import dataclass
+
+import pytest
+from torch import Tensor
+
+from pbt_agents.config import ObjectiveConfig
+from pbt_agents.errors import GuardError
+from pbt_agents.objective import Objective, ObjectiveResult
+from pbt_agents.objectives.cispo import Cispo
+from pbt_agents.plugins import load, names
+from pbt_agents.trainer.guard import check_cap
+
+CONFIG = ObjectiveConfig(ratio_max=3.0)
+
+
+@dataclass(frozen=True)
+class SaysOneCapUsesAnother:
+    ratio_max: float
+    used: float
+
+    def __call__(self, policy_logprobs: Tensor, behavior_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor) -> ObjectiveResult:
+        return Cispo(self.used)(policy_logprobs, behavior_logprobs, advantages, loss_mask)
+
+
+@pytest.mark.parametrize("name", names("objective"))
+@pytest.mark.parametrize("ratio_max", [1.0001, 3.0, 1e4, math.inf])
+def test_every_objective_keeps_to_its_cap(name: str, ratio_max: float):
+    config = ObjectiveConfig(objective=name, ratio_max=ratio_max)
+    factory, _ = load("objective", name)
+    check_cap(factory(config), config)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (Cispo(ratio_max=5.0), "ratio_max=5.0, configured is 3.0"),
+        (SaysOneCapUsesAnother(ratio_max=3.0, used=5.0), "weighs a stale token 5, configured is at most 3"),
+        (SaysOneCapUsesAnother(ratio_max=math.inf, used=math.inf), "weighs a stale token 1627"),
+    ],
+)
+def test_a_cap_that_never_reached_the_loss_is_found(objective: Objective, message: str):
+    """B44: whatever the objective says of itself, its gradient is measured."""
+    with pytest.raises(GuardError, match=message):
+        check_cap(objective, CONFIG)
