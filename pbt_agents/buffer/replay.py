@@ -50,6 +50,8 @@ class ReplayBuffer:
     def room(self, in_flight: int) -> int:
         """How many groups may be started now, beside those in flight: started, and neither appended nor dropped yet."""
         with self._changed:
+            if self._closed:
+                return 0
             self._evict()
             return self._window.room(in_flight)
 
@@ -112,7 +114,8 @@ class ReplayBuffer:
         with self._changed:
             self._config = replace(self._config, window=width)
             self._window.width = width
-            self._evict()
+            self._count_evicted("evicted_window", self._window.drop_stale())
+            self._drop_dead_segments()
 
     @property
     def max_reuse(self) -> int:
@@ -123,7 +126,8 @@ class ReplayBuffer:
         with self._changed:
             self._config = replace(self._config, max_reuse=uses)
             self._window.max_reuse = uses
-            self._evict()
+            self._window.drop_spent()
+            self._drop_dead_segments()
 
     # Checkpoints and clones
 
@@ -138,7 +142,10 @@ class ReplayBuffer:
             return Manifest(version=self._window.version, segments=self._log.names, groups=records)
 
     def restore(self, manifest: Manifest, folder: Path) -> None:
-        """Becomes what the snapshot holds: a clone. The groups it had before are dropped, since another policy made them."""
+        """Becomes what the snapshot holds: a clone. The groups it had before are dropped, since another policy made them.
+
+        Nothing of the donor's is evicted before `window` and `max_reuse` had a chance to be set to the clone's new values.
+        """
         with self._changed:
             self._counts["dropped"] += len(self._window.entries)
             self._log.seal()
@@ -148,7 +155,8 @@ class ReplayBuffer:
     def recover(self, manifest: Manifest, folder: Path | None = None) -> None:
         """After a crash: the snapshot's groups, then as unused ones those that this folder got later.
 
-        Give the snapshot's folder too, to bring back groups that were deleted here meanwhile.
+        Give the snapshot's folder too, to bring back groups that were deleted here meanwhile. What came later and has gone since, spent on
+        updates that are lost, must be played again: `group_ids` says what is there.
         """
         with self._changed:
             if folder is not None:
@@ -212,7 +220,7 @@ class ReplayBuffer:
         """Replaces what is in the window."""
         self._window.advance(version)
         self._window.entries = entries
-        self._evict()
+        self._drop_dead_segments()
         self._changed.notify_all()
 
     def _unlisted(self, segments: Collection[str]) -> list[Entry]:
@@ -229,21 +237,22 @@ class ReplayBuffer:
         return entries
 
     def _evict(self) -> None:
-        """First what is too old, then the oldest for as long as the disk holds too much."""
-        self._check_open()
-        self._count_evicted("evicted_window", self._window.evict())
+        """First what is spent or too old, then the oldest for as long as the disk holds too much."""
+        self._window.drop_spent()
+        self._count_evicted("evicted_window", self._window.drop_stale())
         self._drop_dead_segments()
         while self._log.size_bytes > self._log.capacity_bytes and self._window.entries:
             self._count_evicted("evicted_capacity", [self._window.entries.pop(0)])
             self._drop_dead_segments()
 
     def _drop_dead_segments(self) -> None:
+        self._check_open()  # once it is closed, the folder may be another's
         self._log.keep({entry.location.segment for entry in self._window.entries})
 
     def _count_evicted(self, reason: str, entries: list[Entry]) -> None:
         self._counts[reason] += len(entries)
         self._counts["evicted_unused"] += sum(entry.uses == 0 for entry in entries)
-        self._counts["evicted_uses"] += sum(self._window.max_reuse - entry.uses for entry in entries)
+        self._counts["evicted_uses"] += sum(max(0, self._window.max_reuse - entry.uses) for entry in entries)
 
     def _shortage(self, count: int, timeout_s: float) -> str:
         window, counts = self._window, self._counts

@@ -51,11 +51,14 @@ class Window:
         self._in_training = 0
         self._wanted = self.groups_per_batch
 
-    def evict(self) -> list[Entry]:
-        """Takes out what may not be trained on any more; returns those that could have been, but for their age."""
-        unspent = [entry for entry in self.entries if entry.uses < self.max_reuse]
-        self.entries = [entry for entry in unspent if not self.is_late(entry.version)]
-        return [entry for entry in unspent if self.is_late(entry.version)]
+    def drop_spent(self) -> None:
+        self.entries = [entry for entry in self.entries if entry.uses < self.max_reuse]
+
+    def drop_stale(self) -> list[Entry]:
+        """Returns what was too old."""
+        stale = [entry for entry in self.entries if self.is_late(entry.version)]
+        self.entries = [entry for entry in self.entries if not self.is_late(entry.version)]
+        return stale
 
     def demand(self, count: int) -> None:
         """The trainer waits for so many distinct groups. So whatever it drew before is not in training any more."""
@@ -63,7 +66,7 @@ class Window:
         self._wanted = count
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Entry]:
-        """Distinct groups, uniformly from the whole window. Spent ones leave at the next `evict`."""
+        """Distinct groups, uniformly from the whole window. Neither spent nor stale ones may be in it."""
         drawn = [self.entries[i] for i in rng.choice(len(self.entries), count, replace=False)]
         for entry in drawn:
             entry.uses += 1
@@ -75,7 +78,7 @@ class Window:
 
     def uses_left(self, entry: Entry) -> int:
         """A batch holds a group once, so it can be drawn at most once in each version that it stays."""
-        return min(self.max_reuse - entry.uses, self.width - self.lag(entry.version) + 1)
+        return max(0, min(self.max_reuse - entry.uses, self.width - self.lag(entry.version) + 1))
 
     def room(self, in_flight: int) -> int:
         """How many more groups may be started.

@@ -1,13 +1,20 @@
-"""Groups small enough to check by hand."""
+"""Groups small enough to check by hand, and buffers that are closed at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pbt_agents.buffer.replay import ReplayBuffer
+from pbt_agents.config import BufferConfig
 from pbt_agents.types import Group, PolicyId, PolicySpan, Trajectory, Turn
 
 MakeGroup = Callable[..., Group]
+OpenBuffer = Callable[..., ReplayBuffer]
+
+ONE_EACH = BufferConfig(window=2, segment_groups=1)
+"""Every group a file of its own, so that files can be counted."""
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +36,17 @@ def make_group() -> MakeGroup:
         return Group(group_id, "sudoku:tiny", 7, tuple(trajectory() for _ in range(size)))
 
     return make
+
+
+@pytest.fixture
+def open_buffer() -> Iterator[OpenBuffer]:
+    """folder, config, groups per batch, version -> a buffer."""
+    buffers: list[ReplayBuffer] = []
+
+    def open_one(folder: Path, config: BufferConfig = ONE_EACH, groups_per_batch: int = 2, version: int = 0) -> ReplayBuffer:
+        buffers.append(ReplayBuffer(folder, config, groups_per_batch, version))
+        return buffers[-1]
+
+    yield open_one
+    for buffer in buffers:
+        buffer.close()

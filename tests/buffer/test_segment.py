@@ -40,16 +40,14 @@ def test_every_complete_batch_of_an_unclosed_file_is_readable_and_a_torn_tail_co
 
 def test_a_file_cut_at_any_byte_keeps_exactly_the_groups_before_the_cut(tmp_path: Path, make_group) -> None:
     """Case B36: the cut may lie in the header, in a batch's metadata, in its body, or between two."""
-    segment = filled(tmp_path / "s.arrow", [make_group(f"g{i}") for i in range(3)])
-    data = segment.path.read_bytes()
+    segment = filled(tmp_path / "s.arrow", [make_group(f"g{i}") for i in range(2)])
     ends = [location.offset + location.length for location in segment.locations]
     whole = {0, segment.locations[0].offset, *ends}
-    assert ends[-1] == len(data)
-    path = tmp_path / "cut.arrow"
-    for size in range(len(data) + 1):
-        path.write_bytes(data[:size])
-        cut = Segment.load(path)
-        assert ids(cut) == [f"g{i}" for i, end in enumerate(ends) if end <= size], size
+    assert ends[-1] == segment.path.stat().st_size
+    for size in reversed(range(ends[-1] + 1)):
+        os.truncate(segment.path, size)
+        cut = Segment.load(segment.path)
+        assert cut.locations == segment.locations[: sum(end <= size for end in ends)], size
         assert cut.torn == (size not in whole), size
 
 
