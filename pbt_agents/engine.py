@@ -9,6 +9,10 @@ import numpy as np
 from pbt_agents.types import AdapterRef, Completion, IntArray, PolicyId, Sampling
 
 
+FUSED_PROJECTIONS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""Modules that an engine fuses, to the projections in their parts, as checkpoints name them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotTensor:
     """One matrix of an engine's adapter slot. Their order is the order of the values in a published adapter."""
@@ -20,6 +24,12 @@ class SlotTensor:
     matrix: Literal["a", "b"]
     shape: tuple[int, int]
     """a: [rank, in], b: [out, rank]."""
+
+    @property
+    def projection(self) -> str:
+        """The layer of the checkpoint that it adapts, e.g. `model.layers.0.self_attn.k_proj`."""
+        parent, _, name = self.module.rpartition(".")
+        return f"{parent}.{FUSED_PROJECTIONS.get(name, (name,))[self.part]}"
 
 
 AdapterLayout = tuple[SlotTensor, ...]

@@ -18,6 +18,9 @@ ENGINE_ENVIRONMENT = {
 }
 """To be set before torch or vllm is imported."""
 
+UNPUBLISHED = -1
+"""Lineage of a slot that nobody published to yet."""
+
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Linear layers of a block, as checkpoints name them."""
 

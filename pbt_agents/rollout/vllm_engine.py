@@ -24,14 +24,11 @@ from pbt_agents.rollout.adapter_file import read_adapter
 from pbt_agents.rollout.answer import Answer, deliver
 from pbt_agents.rollout.engine_counters import EngineCounters
 from pbt_agents.rollout.step_loop import StepLoop
-from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec, build_engine, lora_request
+from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, UNPUBLISHED, EngineSpec, build_engine, lora_request
 from pbt_agents.rollout.vllm_request import Request, sampling_params
 from pbt_agents.types import AdapterRef, Completion, FloatArray, IntArray, PolicyId, Sampling
 
 __all__ = ["BASE", "ENGINE_ENVIRONMENT", "UNPUBLISHED", "EngineSpec", "VLLMEngine"]
-
-UNPUBLISHED = -1
-"""Lineage of a slot that nobody published to yet."""
 
 BASE = PolicyId("", 0, 0)
 """Stamped on what the base model samples."""
