@@ -20,7 +20,7 @@ def resolve_model(name: str) -> str:
     for file in _NEEDED:
         if not (folder / file).exists():
             raise ConfigError(
-                f"the model folder '{folder}' has no {file}. It must hold what save_pretrained of model and tokenizer writes."
+                f"the model folder '{folder}' has no {file}. Save both model and tokenizer into it with save_pretrained."
             )
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"the model folder '{folder}' has no *.safetensors file. Save the model with save_pretrained.")

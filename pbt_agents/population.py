@@ -39,11 +39,17 @@ class PopulationSpec:
     """The share that is replaced, and the share that it is replaced from."""
     resample_probability: float = 0.25
     """Of drawing a value anew instead of moving it."""
+    initial: tuple[Mapping[str, Any], ...] | None = None
+    """First values of each member; None draws them from the search space, each from its own part of every range."""
     exploit: bool = True
     """False runs the same members side by side without any copying."""
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"size must be at least 1, got {self.size}. A population of 1 trains one agent.")
+        require(
+            self.initial is None or len(self.initial) == self.size,
+            f"initial must hold the values of all {self.size} members, got {len(self.initial or ())}.",
+        )
         require(0 < self.quantile_fraction <= 0.5, f"quantile_fraction must lie in (0, 0.5], got {self.quantile_fraction}.")
         require(0 <= self.resample_probability <= 1, f"resample_probability must lie in [0, 1], got {self.resample_probability}.")
         require(self.perturbation_updates >= 1, f"perturbation_updates must be at least 1, got {self.perturbation_updates}.")

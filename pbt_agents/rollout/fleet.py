@@ -6,6 +6,7 @@ placement, start and health only, never for a turn of an episode.
 
 import atexit
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout
 from pbt_agents.errors import ConfigError, EngineDiedError
 from pbt_agents.rollout.engine_client import EngineClient
+from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
 LEASE_S = 8.0
 """A fleet that nobody has renewed for so long ends itself."""
@@ -76,29 +78,44 @@ def engine_plan(config: AgentConfig) -> list[tuple[str, ...]]:
     return [(agent,) for agent in agents for _ in range(engines)]
 
 
+def engine_spec(model_path: str, agents: tuple[str, ...], config: AgentConfig, number: int) -> EngineSpec:
+    return EngineSpec(
+        model_path,
+        agents,
+        lora_rank=config.model.lora_rank,
+        max_tokens=config.rollout.max_episode_tokens,
+        max_sequences=config.fleet.max_sequences,
+        kv_cache_bytes=config.fleet.kv_cache_bytes,
+        seed=config.seed * 1000 + number,
+    )
+
+
+def fleet_name(experiment: str) -> str:
+    """The name under which the trials of one experiment find their fleet."""
+    return "fleet-" + hashlib.blake2b(experiment.encode(), digest_size=8).hexdigest()
+
+
 class _EngineActor:
     """A vLLM engine and its socket, in a process of their own."""
 
-    def start(
-        self, model_path: str, agents: tuple[str, ...], config: AgentConfig, folder: str, name: str
-    ) -> tuple[EngineInfo, AdapterLayout]:
+    def start(self, spec: EngineSpec, folder: str, name: str) -> tuple[EngineInfo, AdapterLayout]:
         from pbt_agents.rollout.engine_server import EngineServer
         from pbt_agents.rollout.self_test import self_test
         from pbt_agents.rollout.vllm_engine import VLLMEngine
 
-        engine = VLLMEngine(model_path, agents, config)
-        differences = self_test(engine, model_path, config)
+        engine = VLLMEngine(spec)
+        differences = self_test(engine, spec)
         self._server = EngineServer(engine, f"ipc://{folder}/{name}.sock")
-        self._server.start()
-        return EngineInfo(name, os.getpid(), self._server.address, agents, differences), engine.layout()
+        return EngineInfo(name, os.getpid(), self._server.address, spec.agents, differences), engine.layout()
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
 class _FleetKeeper:
     """Starts the engines, and ends with them once its lease has run out."""
 
     def __init__(self, model_path: str, config: AgentConfig) -> None:
-        from pbt_agents.rollout.vllm_environment import ENGINE_ENVIRONMENT
-
         self._folder = tempfile.mkdtemp(prefix="pbt-")
         self._renewed = time.monotonic()
         actor = ray.remote(num_cpus=ENGINE_CPUS, num_gpus=config.fleet.gpus_per_engine)(_EngineActor)
@@ -106,12 +123,15 @@ class _FleetKeeper:
         for number, agents in enumerate(engine_plan(config)):
             engine = actor.options(runtime_env={"env_vars": ENGINE_ENVIRONMENT}).remote()
             self._engines.append(engine)
-            self._starts.append(engine.start.remote(model_path, agents, config, self._folder, f"engine{number}"))
+            self._starts.append(engine.start.remote(engine_spec(model_path, agents, config, number), self._folder, f"engine{number}"))
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
 
     def info(self) -> FleetInfo:
         started = ray.get(self._starts)
         return FleetInfo(self._folder, tuple(info for info, _ in started), started[0][1])
+
+    def pids(self) -> list[int]:
+        return ray.get([engine.pid.remote() for engine in self._engines])
 
     def renew(self) -> None:
         self._renewed = time.monotonic()
@@ -143,6 +163,10 @@ class EngineFleet:
             self.info: FleetInfo = ray.get(self._keeper.info.remote())
         except ray.exceptions.RayActorError as error:
             raise EngineDiedError(f"the engine fleet did not start: {error}") from error
+
+    def living_pids(self) -> list[int]:
+        """Process ids of the engines that answer now."""
+        return sorted(ray.get(self._keeper.pids.remote()))
 
     def close(self) -> None:
         """Stop renewing; the fleet ends itself when no other holder does."""

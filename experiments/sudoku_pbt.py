@@ -1,0 +1,112 @@
+"""Agents learn multi-turn Sudoku side by side, and the best of them teach the worst: the main example.
+
+python experiments/sudoku_pbt.py --population 4
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from _args import parse
+
+from pbt_agents.errors import PbtAgentsError
+from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.populations.sudoku import POPULATION
+from pbt_agents.preflight import check_engine, check_torch
+from pbt_agents.ray_session import ray_session
+from pbt_agents.ring import environment_maker
+from pbt_agents.run_folder import new_run, resumed_run
+from pbt_agents.scheduling.scheduler import LINEAGE, SCHEDULE
+from pbt_agents.search_space import agent_search_space
+from pbt_agents.training import BEST, Outcome, compare, train
+from pbt_agents.tuning import EXPERIMENT
+
+
+@dataclass
+class Args:
+    population: int = 4
+    """Agents trained side by side."""
+    updates: int = 100
+    """Optimizer steps of each agent."""
+    minutes: float | None = None
+    """Stop earlier, after so many minutes of training."""
+    window: int | None = None
+    """Fix the buffer's window (policy versions) instead of searching it; 0 trains synchronously."""
+    environment: str = "sudoku:tiny"
+    """Environment and variant, or one's own as my_package.maze:ENVIRONMENT."""
+    model: str = "tiny"
+    """Base model: tiny (in the package), a folder, or a hub id."""
+    seed: int = 0
+    """Of puzzles, first values and mutations."""
+    out: str | None = None
+    """Directory of the run; runs/sudoku-<time> when not given."""
+    resume: str | None = None
+    """Directory of an interrupted run to go on with, under the same settings."""
+    compare: bool = False
+    """Afterwards train the same agents without copying, and one default agent, on the same CPU seconds."""
+
+
+def population(args: Args) -> PopulationSpec:
+    """The recipe with what the command line changes."""
+    agent = POPULATION.agent.with_values({"seed": args.seed, "environment.id": args.environment, "model.path": args.model})
+    space = dict(POPULATION.search_space)
+    if args.window is not None:
+        agent = agent.with_values({"window": args.window})
+        del space["window"]
+    agent_search_space(agent, space)
+    environment_maker(agent.environment, "train")
+    budget = Budget(updates=args.updates, minutes=args.minutes)
+    return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
+
+
+def main(args: Args) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        print(f"torch {check_torch()}, {check_engine()}")
+        if args.resume:
+            with resumed_run(Path(args.resume)) as settings:
+                return run(Args(**settings), Path(args.resume), resume=True)
+        population(args)  # refuse what is wrong before there is a directory
+        out = Path(args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
+        with new_run(out, asdict(args)):
+            return run(args, out, resume=False)
+    except PbtAgentsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted before every member had saved; earlier checkpoints stand", file=sys.stderr)
+        return 130
+
+
+def run(args: Args, out: Path, resume: bool) -> int:
+    spec = population(args)
+    with ray_session(out):
+        outcome = train(spec, out, resume)
+        if outcome is None:
+            print(f"interrupted and saved. Go on with: python experiments/sudoku_pbt.py --resume {out}")
+            return 130
+        arms = compare(spec, outcome, out) if args.compare else {}
+    report(outcome, arms, out)
+    return 0
+
+
+def report(outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path) -> None:
+    run, best = outcome.run, outcome.best
+    print(f"\n{len(run.lineage.clones)} clones in {run.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
+    print(
+        f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {outcome.pids[0]} at the start, {outcome.pids[1]} at the end"
+    )
+    print(f"test puzzles: {outcome.base.episodes}, none seen in training")
+    print(f"  base model   {outcome.base}")
+    print(f"  population   {outcome.scores}" + (f"  ({best.name})" if best else ""))
+    for name, arm in arms.items():
+        print(f"  {name:<12} {arm.scores if arm else 'interrupted'}")
+    print(f"adapter (loads with peft and vLLM): {out / BEST}")
+    print(f"lineage and schedule: {out / EXPERIMENT / LINEAGE}, {out / EXPERIMENT / SCHEDULE}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(parse(Args)))

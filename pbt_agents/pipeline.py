@@ -1,0 +1,117 @@
+"""AgentPipeline: one agent's whole ring as one Ray Tune trial.
+
+Owns what Tune asks of a trial: set-up, a step of updates and an evaluation, checkpoints, and new values in place.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pbt_agents.config import AgentConfig, field_path
+from pbt_agents.models import resolve_model
+from pbt_agents.resources import cores
+from pbt_agents.ring import Place, Ring
+from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
+from pbt_agents.scheduling.in_place import InPlaceTrainable
+from pbt_agents.stop_sign import STOP_FILE
+
+
+class AgentPipeline(InPlaceTrainable):
+    """A trial. Its config holds `agent`, an AgentConfig as a dict, and the searched values beside it.
+
+    The engines outlive it: the first trial of a run creates the fleet, and the others find it by name.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        settings = read_config(config)
+        slot = slot_of(self.trial_id)
+        agent = agent_names(slot + 1)[slot]
+        model_path = resolve_model(settings.model.path)
+        self._fleet = EngineFleet(fleet_name(self._storage.experiment_fs_path), model_path, settings)
+        self._fleet.info.serving(agent)
+        folder = Path(self._storage.trial_fs_path if self._storage.storage_local_path else self.logdir) / "ring"
+        folder.mkdir(parents=True, exist_ok=True)
+        place = Place(agent, slot, model_path, folder, Path(self._fleet.info.folder), trainers_at_once(settings))
+        self._ring = Ring(place, settings, self._fleet.info.layout, lambda: self._fleet.info.connect(agent))
+        self._ring.start()
+        self._updates_log = (folder / "updates.jsonl").open("a", buffering=1)
+        self._stop_file = place.run_folder / STOP_FILE
+        self._result: dict[str, Any] = {"fitness": math.nan, "updates": 0}
+
+    def step(self) -> dict[str, Any]:
+        """A fixed number of optimizer steps, then fitness. Cut short, with the last fitness, when the run is asked to stop.
+
+        Batches that allowed no step are replaced, up to as many again; a policy that diverged gets none, and reports NaN.
+        """
+        wanted = self._ring.config.evaluation.updates_per_evaluation
+        rows: list[dict[str, Any]] = []
+        while sum(row["trainer/stepped"] for row in rows) < wanted and len(rows) < 2 * wanted:
+            row = self._ring.update(self._stop_file.exists)
+            if row is None:
+                return {**self._result, **self._standing(), "should_checkpoint": True}
+            rows.append(row)
+            self._updates_log.write(json.dumps({"time": time.time(), **self._standing(), **row}) + "\n")
+        diverged = {"fitness": math.nan} if not any(row["trainer/stepped"] for row in rows) else {}
+        self._result = {**mean_metrics(rows), **self._ring.evaluate(), **diverged, **self._ring.stats(), **self._standing()}
+        return dict(self._result)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        state = self._ring.snapshot(Path(checkpoint_dir))
+        (Path(checkpoint_dir) / "ring.json").write_text(json.dumps(state))
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        """State first, then the values of this trial's own config, which a clone's mutation has just changed."""
+        state = json.loads((Path(checkpoint) / "ring.json").read_text())
+        self._ring.restore(Path(checkpoint), state, read_config(self.config))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._ring.apply(read_config(new_config))
+        return True
+
+    def values_in_use(self) -> dict[str, Any]:
+        """The searched values, read back from what trains where it holds them itself."""
+        used, settings = self._ring.in_use(), self._ring.config
+        return {name: used.get(field_path(name)[1], settings.value(name)) for name in searched_values(self.config)}
+
+    def cleanup(self) -> None:
+        self._ring.close()
+        self._updates_log.close()
+        self._fleet.close()
+
+    def _standing(self) -> dict[str, Any]:
+        ring = self._ring
+        return {**ring.in_use(), "updates": ring.updates, "version": ring.trainer.version, "lineage": ring.lineage}
+
+
+def read_config(config: Mapping[str, Any]) -> AgentConfig:
+    """A trial's config as an AgentConfig: `agent`, with the searched values set over it. Raises ConfigError for unknown names."""
+    return AgentConfig.from_dict(config.get("agent", {})).with_values(searched_values(config))
+
+
+def searched_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands beside the agent in a trial's config."""
+    return {name: value for name, value in config.items() if name != "agent"}
+
+
+def slot_of(trial_id: str) -> int:
+    """Tune numbers the trials of an experiment: `9f3a1_00002` is the third. A resumed or cloned trial keeps its number."""
+    return int(trial_id.rsplit("_", 1)[1])
+
+
+def trainers_at_once(config: AgentConfig) -> int:
+    """How many trainers may compute at the same moment: the cores that the engines leave."""
+    engines = config.fleet.engines * (config.fleet.slots if config.fleet.fleet == "per_agent" else 1)
+    return max(1, cores() - engines)
+
+
+def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Over the updates of a step; NaN where an update has none is left out."""
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+    values = {name: [row[name] for row in rows if name in row and math.isfinite(row[name])] for name in names}
+    return {name: sum(known) / len(known) for name, known in values.items() if known}

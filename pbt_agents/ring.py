@@ -1,0 +1,226 @@
+"""The ring of one agent, closed: environment -> rollout -> buffer -> trainer -> sync -> rollout.
+
+The only file that imports every stage. Values go round: the worker's groups into the buffer, batches into the trainer, the new
+adapter to the engines, and their confirmation back to the buffer as its version. Ray is not needed here; pipeline.py adds it.
+"""
+
+import shutil
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbt_agents import plugins
+from pbt_agents.buffer.replay import ReplayBuffer
+from pbt_agents.config import AgentConfig, EnvironmentConfig
+from pbt_agents.engine import AdapterLayout, RolloutEngine
+from pbt_agents.environment import Environment
+from pbt_agents.errors import GuardError
+from pbt_agents.rollout.renderer import load_renderer
+from pbt_agents.rollout.worker import RolloutWorker, Task
+from pbt_agents.sync.adapter_sync import AdapterPublisher
+from pbt_agents.trainer.advantages import skip_reason
+from pbt_agents.trainer.trainer import Trainer
+from pbt_agents.turnstile import Turnstile
+from pbt_agents.types import Group, PolicyId, Split
+
+_VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM = 1, 2, 3
+_STARVED_S = 900.0
+"""Without a batch for so long, something is wrong that waiting will not mend."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one agent's ring runs."""
+
+    agent: str
+    slot: int
+    model_path: str
+    folder: Path
+    """The agent's own, durable: its experience and its snapshots."""
+    run_folder: Path
+    """Shared by the agents of a run, private and short-lived: adapters on their way, the trainers' turnstile."""
+    trainers_at_once: int
+
+
+class Ring:
+    """One agent at work. Rollouts go on in a thread of their own from `start` to `close`; all else happens in the caller's."""
+
+    def __init__(
+        self, place: Place, config: AgentConfig, layout: AdapterLayout, connect: Callable[[], Awaitable[Sequence[RolloutEngine]]]
+    ) -> None:
+        self._place, self.config = place, config
+        self.trainer = Trainer(config, place.model_path, seed=config.seed * 1000 + place.slot)
+        self.buffer = ReplayBuffer(place.folder / "experience", config.buffer, config.trainer.groups_per_batch)
+        self._turnstile = Turnstile(place.run_folder / "trainers", place.trainers_at_once, place.slot)
+        renderer = load_renderer(place.model_path)
+        task = Task(place.agent, config.environment.id, environment_maker(config.environment, "train"), config.rollout)
+        self.worker = RolloutWorker(task, connect, renderer, self.buffer.room, self._deliver)
+        self._publisher = AdapterPublisher(layout, self.worker.engines, place.run_folder / place.agent, self.trainer.scale)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._uninformative: Counter[str] = Counter()
+        self.lineage = 0
+        self.updates = 0
+        """Optimizer steps this member has taken; it only rises, while the version is the donor's after a clone."""
+
+    def start(self) -> None:
+        """Publish the trainer's adapter under a new lineage, and play."""
+        self.lineage = _next_lineage(self._place.folder / "lineage")
+        self._sampler = self._stream(_SAMPLE_STREAM)
+        self.publish()
+        self.worker.start(self.lineage, self._stream(_TASK_STREAM))
+
+    def apply(self, config: AgentConfig) -> None:
+        """Take new hyper-parameters in place, and read them back from what trains."""
+        self.config = config
+        self.trainer.apply(config)
+        self.buffer.window = config.buffer.window
+        self.buffer.max_reuse = config.buffer.max_reuse
+        used = self.in_use()
+        wrong = {name: (config.value(name), value) for name, value in used.items() if config.value(name) != value}
+        if wrong:
+            raise GuardError(f"{self._place.agent} does not use the hyper-parameters it was given (given, used): {wrong}.")
+
+    def in_use(self) -> dict[str, float]:
+        """The searched values, from the optimizer, the objective and the buffer."""
+        return {**self.trainer.in_use(), "window": self.buffer.window}
+
+    def update(self, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
+        """Train on one batch and publish; None when told to stop while waiting for it.
+
+        A batch that was skipped whole, or whose step was not finite, is reported with `trainer/stepped` 0 and not published.
+        """
+        with self._timed("wait_for_groups_s"):
+            groups = self._batch(should_stop)
+        if groups is None:
+            return None
+        asked = time.perf_counter()
+        with self._turnstile.hold():
+            self._seconds["wait_for_turn_s"] += time.perf_counter() - asked
+            with self._timed("train_s"):
+                report = self.trainer.update(groups)
+        if report.stepped:
+            self.updates += 1
+            with self._timed("publish_s"):
+                self.publish()
+        else:
+            self.buffer.advance(self.trainer.version)
+        by_lag = {str(lag): asdict(stats) for lag, stats in report.by_lag.items()}
+        return {**report.metrics, "trainer/stepped": float(report.stepped), "by_lag": by_lag}
+
+    def publish(self) -> None:
+        """Bring the adapter to every engine; only then is the new version the current one."""
+        policy = PolicyId(self._place.agent, self.lineage, self.trainer.version)
+        self.worker.run(self._publisher.publish(self.trainer.adapter, policy))
+        self.buffer.advance(self.trainer.version)
+
+    def evaluate(self) -> dict[str, float]:
+        """Fitness on fixed tasks of the validation split, sampled: mean, standard error and episodes without verdict."""
+        settings = self.config.evaluation
+        tasks = np.random.default_rng([self.config.seed, _VALIDATION_STREAM]).integers(1 << 62, size=settings.evaluation_episodes)
+        make = environment_maker(self.config.environment, "validation")
+        with self._timed("evaluate_s"):
+            trajectories = self.worker.evaluate(tasks.tolist(), make, self.config.rollout.temperature, self._place.agent)
+        scores = np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories])
+        return fitness(scores)
+
+    def snapshot(self, folder: Path) -> dict[str, Any]:
+        """Everything a clone or a restart needs, consistent: weights and moments in `folder`, experience pinned by hard links."""
+        self.trainer.save(folder / "trainer")
+        pins = self._place.folder / "pins"
+        pinned = pins / f"{self.lineage}-{self.updates}-{time.time_ns()}"
+        manifest = self.buffer.snapshot(pinned)
+        _keep_newest(pins, 4)
+        return {"agent": self._place.agent, "lineage": self.lineage, "updates": self.updates, "pinned": str(pinned), "experience": manifest}
+
+    def restore(self, folder: Path, state: dict[str, Any], config: AgentConfig) -> None:
+        """Become the agent of a snapshot, one's own or a donor's, under a new lineage and with `config` applied last.
+
+        What was in flight, and one's own experience, belongs to another policy and is dropped.
+        """
+        self.worker.stop()
+        self.trainer.load(folder / "trainer")
+        self.buffer.restore(state["experience"], Path(state["pinned"]))
+        if state["agent"] == self._place.agent:
+            self.updates = max(self.updates, state["updates"])
+        self.apply(config)
+        self.start()
+
+    def stats(self) -> dict[str, float]:
+        """Totals of this process, and the state of the buffer."""
+        seconds = {f"time/{name}": value for name, value in self._seconds.items()}
+        uninformative = {f"rollout/groups_{reason}": float(count) for reason, count in self._uninformative.items()}
+        return {**seconds, **self.worker.stats(), **uninformative, **self.buffer.stats()}
+
+    def close(self) -> None:
+        self.buffer.close()
+        self.worker.close()
+        self._turnstile.close()
+
+    def _deliver(self, group: Group) -> None:
+        """A group whose attempts all scored the same teaches nothing: it is counted by its reason, and another is played."""
+        if reason := skip_reason(group.scores):
+            self._uninformative[reason] += 1
+        else:
+            self.buffer.append(group)
+
+    def _batch(self, should_stop: Callable[[], bool]) -> list[Group] | None:
+        count = self.config.trainer.groups_per_batch
+        deadline = time.monotonic() + _STARVED_S
+        while not should_stop():
+            self.worker.check()
+            try:
+                return self.buffer.sample(count, self._sampler, timeout_s=0.5)
+            except TimeoutError as error:
+                if time.monotonic() > deadline:
+                    raise GuardError(f"{self._place.agent} had no batch of {count} groups in {_STARVED_S:.0f} s: {self.stats()}") from error
+        return None
+
+    def _stream(self, purpose: int) -> np.random.Generator:
+        """Chance of this agent's own, never repeated after a clone or a restart."""
+        return np.random.default_rng([self.config.seed, self._place.slot, self.lineage, purpose])
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - started
+
+
+def fitness(scores: np.ndarray) -> dict[str, float]:
+    """Mean and standard error [episodes]; NaN scores are episodes without verdict. NaN fitness when most have none."""
+    judged = scores[np.isfinite(scores)]
+    result = {"evaluation_episodes": float(len(judged)), "evaluation_lost": float(len(scores) - len(judged))}
+    if 2 * len(judged) <= len(scores) or len(judged) < 2:
+        return {"fitness": float("nan"), "fitness_se": float("nan"), **result}
+    return {"fitness": float(judged.mean()), "fitness_se": float(judged.std(ddof=1) / np.sqrt(len(judged))), **result}
+
+
+def environment_maker(config: EnvironmentConfig, split: Split) -> Callable[[], Environment]:
+    """Makes fresh environments of one split. Raises ConfigError for an unknown id, variant or option, here and at once."""
+    factory, variant = plugins.load("environment", config.id)
+    make = partial(factory, variant, split, **config.options)
+    make()
+    return make
+
+
+def _next_lineage(file: Path) -> int:
+    """One more than ever used by this agent, kept on disk before it is used."""
+    lineage = int(file.read_text()) + 1 if file.exists() else 0
+    aside = file.with_suffix(".tmp")
+    aside.write_text(str(lineage))
+    aside.replace(file)
+    return lineage
+
+
+def _keep_newest(folder: Path, count: int) -> None:
+    for old in sorted(folder.iterdir(), key=lambda pin: pin.stat().st_mtime_ns)[:-count]:
+        shutil.rmtree(old)

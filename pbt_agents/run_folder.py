@@ -1,0 +1,63 @@
+"""The directory of one run: who may use it, and what it was started with.
+
+`run.json` is written before anything expensive starts. A resumed run takes its settings from there, so that a half-remembered
+flag cannot change a run in its middle.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pbt_agents.errors import ConfigError
+from pbt_agents.scheduling.lineage import write_json
+
+MANIFEST = "run.json"
+_PACKAGES = ("torch", "ray", "transformers", "peft", "pyarrow")
+
+
+@contextmanager
+def new_run(out: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
+    """Claim a directory for the time of the block. Raises ConfigError when it is in use, not empty or cannot be written."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"'{out}' exists and is not an empty directory. Continue its run with --resume, or choose another --out.")
+    with _claim(out):
+        write_json(out / MANIFEST, {"settings": dict(settings), "machine": _machine(), "started": time.time()})
+        yield out
+
+
+@contextmanager
+def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
+    """Claim the directory of an earlier run, and give its settings. Raises ConfigError when it holds none or is in use."""
+    if not (out / MANIFEST).exists():
+        raise ConfigError(f"nothing to resume in '{out}': it holds no {MANIFEST}. Name the directory of an earlier run.")
+    with _claim(out):
+        yield json.loads((out / MANIFEST).read_text())["settings"]
+
+
+@contextmanager
+def _claim(out: Path) -> Iterator[None]:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the directory '{out}' cannot be written: {error.strerror}. Choose another --out.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(f"another run is at work in '{out}'. Choose another --out.") from error
+    finally:
+        os.close(lock)
+
+
+def _machine() -> dict[str, Any]:
+    packages = {name: version(name) for name in _PACKAGES}
+    return {"python": sys.version.split()[0], "platform": platform.platform(), "cores": os.cpu_count(), "packages": packages}

@@ -1,0 +1,109 @@
+"""One whole run: engines, population, and what it was worth on fresh tasks.
+
+Owns the order of things and the files that a run leaves. How a population trains is tuning.py's.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pbt_agents.evaluation import Evaluator, Scores
+from pbt_agents.models import resolve_model
+from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.scheduling.lineage import write_json
+from pbt_agents.tuning import Member, PopulationRun, experiment_fleet, run_population
+
+BEST, RESULTS = "best", "results.json"
+_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one population came to."""
+
+    best: Member | None
+    """By validation after the run; None when no member saved a finite adapter."""
+    scores: Scores | None
+    """Of the best on the test split."""
+    base: Scores
+    """Of the base model on the same tasks."""
+    run: PopulationRun
+    pids: tuple[list[int], list[int]]
+    """Of the engines, before the first update and after the last."""
+
+
+def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256) -> Outcome | None:
+    """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
+
+    None when a signal interrupted the training. Ray must be running. Writes `best/` (PEFT format) and `results.json` into `out`.
+    """
+    print("starting the engines", flush=True)
+    fleet = experiment_fleet(spec, out)
+    try:
+        pids = fleet.info.pids
+        worst = max(max(engine.self_test.values()) for engine in fleet.info.engines)
+        print(f"{len(pids)} engine(s) ready, pid {pids}; largest difference to transformers and peft {worst:.1e} nat", flush=True)
+        run = run_population(spec, out, fleet, resume)
+        if run.interrupted:
+            return None
+        print("scoring the members on fresh tasks", flush=True)
+        with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
+            best = _best(run.members, evaluator, episodes)
+            scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
+            outcome = Outcome(best, scores, evaluator.base("test", episodes), run, (pids, fleet.living_pids()))
+    finally:
+        fleet.end()
+    _write(outcome, out)
+    return outcome
+
+
+def compare(spec: PopulationSpec, outcome: Outcome, out: Path, episodes: int = 256) -> dict[str, Outcome | None]:
+    """What the same CPU seconds come to without a population: the same members with no copying, and one default agent."""
+    budget = Budget(cpu_seconds=outcome.run.usage.cpu_s)
+    default = {name: spec.agent.value(name) for name in spec.search_space}
+    arms = {
+        "independent": replace(spec, exploit=False, budget=budget),
+        "default": replace(spec.of_size(1), exploit=False, budget=budget, initial=(default,)),
+    }
+    results = {}
+    for name, arm in arms.items():
+        print(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds", flush=True)
+        folder = out / name
+        folder.mkdir()
+        results[name] = train(arm, folder, episodes=episodes)
+    return results
+
+
+def _best(members: Sequence[Member], evaluator: Evaluator, episodes: int) -> Member | None:
+    """Last fitness is noise and, among many members, luck: all are scored anew, on the same tasks."""
+    saved = [member for member in members if member.checkpoint is not None]
+    scored = [(evaluator.adapter(_adapter(member), "validation", episodes).sampled, member) for member in saved]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+
+def _adapter(member: Member) -> Path:
+    assert member.checkpoint is not None
+    return member.checkpoint / "trainer"
+
+
+def _write(outcome: Outcome, out: Path) -> None:
+    if outcome.best:
+        shutil.rmtree(out / BEST, ignore_errors=True)
+        (out / BEST).mkdir()
+        for file in _ADAPTER_FILES:
+            shutil.copy2(_adapter(outcome.best) / file, out / BEST / file)
+    clones = list(outcome.run.lineage.clones.values())
+    content: dict[str, Any] = {
+        "best": outcome.best and outcome.best.name,
+        "scores": outcome.scores and asdict(outcome.scores),
+        "base": asdict(outcome.base),
+        "members": {member.name: {"metrics": member.metrics, "error": member.error} for member in outcome.run.members},
+        "clones": len(clones),
+        "clone_latency_s": [event.latency_s for event in clones],
+        "engine_pids": {"start": outcome.pids[0], "end": outcome.pids[1]},
+        "seconds": outcome.run.seconds,
+        **asdict(outcome.run.usage),
+    }
+    write_json(out / RESULTS, content)

@@ -1,0 +1,162 @@
+"""A population under Ray Tune, from a PopulationSpec to its trained members: plain Ray Tune, readable in a minute.
+
+Owns how a spec becomes a Tune run, its budget and its end. A user of Tune's own API needs only `population_scheduler` and
+search_space.param_space around AgentPipeline.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search.basic_variant import BasicVariantGenerator
+
+from pbt_agents.config import require
+from pbt_agents.dashboard.console import ConsoleLines
+from pbt_agents.dashboard.wandb_runs import WandbRuns
+from pbt_agents.models import resolve_model
+from pbt_agents.pipeline import AgentPipeline, slot_of
+from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.resources import ResourceMeter, Usage, cores
+from pbt_agents.rollout.fleet import ENGINE_CPUS, EngineFleet, agent_names, engine_plan, fleet_name
+from pbt_agents.scheduling.lineage import Lineage
+from pbt_agents.scheduling.mutation import Perturbation
+from pbt_agents.scheduling.scheduler import InPlacePBT
+from pbt_agents.scheduling.selection import Truncation
+from pbt_agents.scheduling.state import SchedulerState, check_experiment
+from pbt_agents.search_space import initial_values, param_space
+from pbt_agents.stop_sign import StopSign
+
+EXPERIMENT = "population"
+"""Tune's folder in the run's directory."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member at the end of a run."""
+
+    name: str
+    metrics: Mapping[str, Any]
+    """Of its last result."""
+    checkpoint: Path | None
+    """Its last one; the adapter in PEFT's format is in `trainer/`."""
+    error: str | None
+
+
+@dataclass(frozen=True)
+class PopulationRun:
+    """What a run leaves. Its fleet still serves."""
+
+    members: Sequence[Member]
+    lineage: Lineage
+    usage: Usage
+    seconds: float
+    """Wall clock of the members together; engine start and later evaluation are not in it."""
+    interrupted: bool
+    """By a signal; it can be resumed."""
+
+
+def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
+    """The scheduler of a population, for any `tune.Tuner`."""
+    return InPlacePBT(
+        spec.search_space,
+        metric="fitness",
+        mode="max",
+        time_attr="version",
+        perturbation_interval=spec.perturbation_updates,
+        selection=Truncation(spec.quantile_fraction if spec.exploit else 0.0),
+        explore=Perturbation(resample_probability=spec.resample_probability),
+        seed=spec.agent.seed,
+    )
+
+
+def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: bool = False) -> PopulationRun:
+    """Train a population to the end of its budget, or until a signal. Ray must be running, `fleet` be the one of `out`.
+
+    Raises ConfigError when the members do not fit, or there is nothing to resume; KeyboardInterrupt when a signal came and not
+    every member could save in time (the checkpoints before still stand).
+    """
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # StopSign lets the members save first
+    if resume:
+        check_experiment(out / EXPERIMENT)
+    scheduler, meter, started = population_scheduler(spec), ResourceMeter(), time.monotonic()
+    with StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter, started)) as sign:
+        analysis = tune.run(
+            AgentPipeline,
+            name=EXPERIMENT,
+            storage_path=str(out.resolve()),
+            config=param_space(spec.agent, spec.search_space),
+            search_alg=BasicVariantGenerator(_first_values(spec)),
+            num_samples=spec.size,
+            resources_per_trial={"cpu": cpus_per_member(spec, cores())},
+            scheduler=scheduler,
+            stop=lambda _, result: sign.raised or _trained(spec.budget, result),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1, checkpoint_at_end=True),
+            callbacks=[
+                SchedulerState(scheduler),
+                ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
+                WandbRuns("pbt_agents", out.name, out, member_name),
+            ],
+            trial_name_creator=member_name,
+            trial_dirname_creator=member_name,
+            resume_config=tune.ResumeConfig(finished="resume", unfinished="resume", errored="resume") if resume else None,
+            max_failures=2,
+            raise_on_failed_trial=False,
+            verbose=0,
+        )
+    members = [_member(trial) for trial in analysis.trials]
+    return PopulationRun(members, scheduler.lineage, meter.close(), time.monotonic() - started, sign.signal is not None)
+
+
+def experiment_fleet(spec: PopulationSpec, out: Path) -> EngineFleet:
+    """The engines of the run in this directory, started now."""
+    return EngineFleet(fleet_name(str(out.resolve() / EXPERIMENT)), resolve_model(spec.agent.model.path), spec.agent)
+
+
+def member_name(trial: Any) -> str:
+    slot = slot_of(trial.trial_id)
+    return agent_names(slot + 1)[slot]
+
+
+def cpus_per_member(spec: PopulationSpec, available: float) -> float:
+    """A share of Ray's cores that lets all members run at once. Raises ConfigError when there is none."""
+    engines = ENGINE_CPUS * len(engine_plan(spec.agent))
+    share = int(100 * (available - engines) / spec.size) / 100
+    require(
+        share > 0,
+        f"{spec.size} members beside {len(engine_plan(spec.agent))} engines do not fit into {available:g} cores. "
+        "Take a smaller population or fewer engines.",
+    )
+    return min(share, 1.0)
+
+
+def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:
+    if spec.initial is not None:
+        return [dict(values) for values in spec.initial]
+    return initial_values(spec.search_space, spec.size, spec.agent.seed)
+
+
+def _trained(budget: Budget, result: Mapping[str, Any]) -> bool:
+    return budget.updates is not None and result["updates"] >= budget.updates
+
+
+def _used_up(budget: Budget, meter: ResourceMeter, started: float) -> bool:
+    if budget.minutes is not None and time.monotonic() - started > 60 * budget.minutes:
+        return True
+    return budget.cpu_seconds is not None and meter.usage().cpu_s > budget.cpu_seconds
+
+
+def _parent(scheduler: InPlacePBT, member: str) -> str | None:
+    """Whose clone a member is now."""
+    names = {trial_id: agent_names(slot_of(trial_id) + 1)[-1] for trial_id in scheduler.lineage.members}
+    trial_id = next(trial_id for trial_id, name in names.items() if name == member)
+    event = scheduler.lineage.latest(trial_id)
+    return names[event.parent] if event else None
+
+
+def _member(trial: Any) -> Member:
+    checkpoint = Path(trial.checkpoint.path) if trial.checkpoint else None
+    return Member(member_name(trial), dict(trial.last_result), checkpoint, trial.error_file)
