@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from pbt_agents.config import ModelConfig
 from pbt_agents.errors import ConfigError
+from pbt_agents.trainer.fused_lora import fuse
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
@@ -34,6 +35,7 @@ def build_policy(model_path: str, config: ModelConfig, seed: int) -> PeftModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = get_peft_model(base, lora)
+    fuse(model)
     # No dropout anywhere: the trainer's log-probs are to be the engine's.
     return model.eval()
 

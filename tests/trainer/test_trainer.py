@@ -16,7 +16,7 @@ from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.logprobs import trained_logprobs
 from pbt_agents.trainer.lora import adapter_tensors, build_policy
 from pbt_agents.trainer.trainer import Trainer
-from pbt_agents.types import Group, Trajectory, Turn
+from pbt_agents.types import Group, PolicyId, PolicySpan, Trajectory, Turn
 
 CONFIG = AgentConfig().with_values({"micro_batch_tokens": 256})
 MakeTrainer = Callable[..., Trainer]
@@ -317,3 +317,27 @@ def test_the_next_update_in_another_process_is_bit_for_bit_the_same(make: MakeTr
     other = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split()
     trainer.update(later)
     assert other == ["2", trainer.checksum()]
+
+
+@pytest.mark.parametrize(("paid", "better"), [(1.0, True), (-1.0, False)])
+def test_the_policy_moves_toward_what_is_paid(make: MakeTrainer, paid: float, better: bool):
+    """One action after one prompt; the even tokens are paid. On-policy sampling, ten updates."""
+    trainer, rng = make(learning_rate=3e-3), np.random.default_rng(0)
+    prompt = np.array([3, 1, 4], np.int32)
+
+    def probabilities() -> np.ndarray:
+        with torch.no_grad():
+            logits = trainer.model(input_ids=torch.from_numpy(prompt).long()[None]).logits[0, -1]
+        return torch.softmax(logits.double(), -1).numpy()
+
+    def attempt(token: int, probability: float) -> Trajectory:
+        turn = Turn(prompt, np.array([token], np.int32), np.log([probability]).astype(np.float32), paid * (token % 2 == 0))
+        return Trajectory((turn,), (PolicySpan(3, 4, PolicyId("agent", 0, trainer.version)),), "terminated")
+
+    before = probabilities()[::2].sum()
+    for _ in range(10):
+        chances = probabilities()
+        tokens = rng.choice(32, 16, p=chances / chances.sum())
+        trainer.update([Group("g", "arithmetic", 0, tuple(attempt(int(token), chances[token]) for token in tokens))])
+    change = probabilities()[::2].sum() - before
+    assert change > 0.1 if better else change < -0.1
