@@ -57,6 +57,14 @@ class RolloutEngine(Protocol):
     async def close(self) -> None: ...
 
 
+class LocalEngine(RolloutEngine, Protocol):
+    """An engine in this process."""
+
+    def layout(self) -> AdapterLayout:
+        """Order and shapes of the values in an adapter published to it."""
+        ...
+
+
 def checksum(values: np.ndarray) -> str:
     """Of an adapter's float32 values in slot order."""
     return hashlib.blake2b(np.ascontiguousarray(values, np.float32).tobytes(), digest_size=16).hexdigest()

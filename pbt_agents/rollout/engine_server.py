@@ -9,25 +9,20 @@ Owns a thread with an event loop of its own, so that decoding and encoding never
 import asyncio
 import threading
 import time
-from typing import Protocol
 
 import msgspec
 import zmq
 
-from pbt_agents.engine import AdapterLayout, RolloutEngine
+from pbt_agents.engine import LocalEngine
 from pbt_agents.errors import EngineDiedError, EngineError
 from pbt_agents.rollout import engine_messages as messages
 from pbt_agents.rollout.mailbox import Mailbox, open_socket
 
 
-class ServedEngine(RolloutEngine, Protocol):
-    def layout(self) -> AdapterLayout: ...
-
-
 class EngineServer:
     """Answers calls concurrently, each when the engine has answered it."""
 
-    def __init__(self, engine: ServedEngine, address: str, heartbeat_timeout_s: float = 5.0):
+    def __init__(self, engine: LocalEngine, address: str, heartbeat_timeout_s: float = 5.0):
         """Raises EngineError when the address cannot be listened at."""
         self.address = address
         self.malformed = 0

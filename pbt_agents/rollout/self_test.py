@@ -10,11 +10,11 @@ import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from pbt_agents.engine import AdapterLayout, RolloutEngine, checksum
+from pbt_agents.engine import AdapterLayout, LocalEngine, RolloutEngine, checksum
 from pbt_agents.errors import GuardError
 from pbt_agents.rollout.vllm_build import UNPUBLISHED, EngineSpec
 from pbt_agents.types import AdapterRef, Completion, FloatArray, IntArray, PolicyId, Sampling
@@ -24,11 +24,7 @@ ALPHA_PER_RANK = 3
 """Any factor but 1."""
 
 
-class TestedEngine(RolloutEngine, Protocol):
-    def layout(self) -> AdapterLayout: ...
-
-
-def self_test(engine: TestedEngine, spec: EngineSpec) -> dict[str, float]:
+def self_test(engine: LocalEngine, spec: EngineSpec) -> dict[str, float]:
     """Largest difference of a log-prob to transformers and peft, nat, for `base` and each agent. Raises GuardError above the tolerance.
 
     For an engine that nobody uses yet. Its slots hold zeros afterwards.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pbt_agents.engine import AdapterLayout, RolloutEngine
+from pbt_agents.engine import AdapterLayout, LocalEngine
 from pbt_agents.errors import EngineDiedError, EngineError
 from pbt_agents.rollout.adapter_file import read_adapter
 from pbt_agents.rollout.answer import Answer, deliver
@@ -35,7 +35,7 @@ BASE = PolicyId("", 0, 0)
 
 
 class VLLMEngine:
-    """Implements RolloutEngine. Methods with an underscore that touch vLLM run in the step thread only."""
+    """Implements LocalEngine. Methods with an underscore that touch vLLM run in the step thread only."""
 
     def __init__(self, spec: EngineSpec):
         self.spec = spec
@@ -52,7 +52,6 @@ class VLLMEngine:
         self._loop.start()
 
     def layout(self) -> AdapterLayout:
-        """Order and shapes of the values in a published adapter."""
         return self._layout
 
     async def generate(self, agent: str | None, prompt_ids: IntArray, sampling: Sampling, salt: str | None = None) -> Completion:
@@ -190,4 +189,4 @@ def _died(error: BaseException) -> EngineDiedError:
 
 
 if TYPE_CHECKING:
-    _engine: RolloutEngine = VLLMEngine(EngineSpec("", (), 8, 1))
+    _engine: LocalEngine = VLLMEngine(EngineSpec("", (), 8, 1))
