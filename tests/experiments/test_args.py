@@ -1,0 +1,59 @@
+"""Command lines made from a dataclass."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from _args import field_sentences, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path
+    """Where to."""
+    population: int = 4
+    """Agents trained
+    side by side, 100 % of them."""
+    rate: float | None = None
+    split: Literal["train", "test"] = "train"
+    compare: bool = False
+    seeds: tuple[int, ...] = (0, 1)
+
+
+def test_fields_become_flags_of_their_own_types():
+    given = ["--out", "runs/x", "--population", "8", "--rate", "1e-3", "--split", "test", "--compare", "--seeds", "3", "4"]
+    assert parse(Args, given) == Args(Path("runs/x"), 8, 0.001, "test", True, (3, 4))
+
+
+def test_a_default_stays_where_no_flag_is_given():
+    assert parse(Args, ["--out", "x"]) == Args(Path("x"))
+
+
+def test_a_boolean_flag_can_be_switched_off():
+    assert parse(Args, ["--out", "x", "--no-compare"]).compare is False
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([], "required: --out"),
+        (["--out", "x", "--populaton", "8"], "unrecognized arguments: --populaton"),
+        (["--out", "x", "--split", "tset"], "invalid choice: 'tset'"),
+        (["--out", "x", "--population", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_bad_input_is_refused_by_name(given, complaint, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parse(Args, given)
+    assert stopped.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_the_sentence_under_a_field_is_its_help(capsys):
+    assert field_sentences(Args) == {"out": "Where to.", "population": "Agents trained side by side, 100 % of them."}
+    with pytest.raises(SystemExit):
+        parse(Args, ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Agents trained side by side, 100 % of them. [4]" in shown
+    assert "Command lines made from a dataclass." in shown
