@@ -37,7 +37,6 @@ class Window:
         self.last_lags: list[int] = []
         """Of the last batch."""
         self._in_training = 0
-        self._wanted = groups_per_batch
 
     def lag(self, version: int) -> int:
         return self.version - version
@@ -49,21 +48,21 @@ class Window:
         """The engines sample from this version now; the batch in training is done."""
         self.version = version
         self._in_training = 0
-        self._wanted = self.groups_per_batch
 
     def drop_spent(self) -> None:
         self.entries = [entry for entry in self.entries if entry.uses < self.max_reuse]
 
     def drop_stale(self) -> list[Entry]:
         """Returns what was too old."""
-        stale = [entry for entry in self.entries if self.is_late(entry.version)]
-        self.entries = [entry for entry in self.entries if not self.is_late(entry.version)]
+        oldest = self.version - self.width
+        stale = [entry for entry in self.entries if entry.version < oldest]
+        self.entries = [entry for entry in self.entries if entry.version >= oldest]
         return stale
 
     def demand(self, count: int) -> None:
-        """The trainer waits for so many distinct groups. So whatever it drew before is not in training any more."""
+        """The trainer asks for so many distinct groups. So whatever it drew before is not in training any more."""
+        self.groups_per_batch = count
         self._in_training = 0
-        self._wanted = count
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Entry]:
         """Distinct groups, uniformly from the whole window. Neither spent nor stale ones may be in it."""
@@ -73,21 +72,20 @@ class Window:
         self.last_lags = [self.lag(entry.version) for entry in drawn]
         self.lag_counts.update(self.last_lags)
         self._in_training = count
-        self._wanted = 0
         return drawn
 
     def uses_left(self, entry: Entry) -> int:
         """A batch holds a group once, so it can be drawn at most once in each version that it stays."""
-        return max(0, min(self.max_reuse - entry.uses, self.width - self.lag(entry.version) + 1))
+        versions_left = self.width + 1 - max(0, self.lag(entry.version))
+        return max(0, min(self.max_reuse - entry.uses, versions_left))
 
     def room(self, in_flight: int) -> int:
         """How many more groups may be started.
 
         Counted in uses, what is in training, in the window and in flight is at most (width + 1) batches: more would be too old when its
-        turn came. But a batch needs *distinct* groups, so as many as the next one lacks may always be started: nothing waits for ever.
+        turn came. No group counts for more uses than it has batches to be in. So while a batch lacks distinct groups there is room for
+        them, and nothing waits for ever.
         """
         uses_each = min(self.max_reuse, self.width + 1)
         ahead = self._in_training + sum(self.uses_left(entry) for entry in self.entries) + in_flight * uses_each
-        spare = ((self.width + 1) * self.groups_per_batch - ahead) // uses_each
-        lacking = self._wanted - len(self.entries) - in_flight
-        return max(spare, lacking, 0)
+        return max(0, ((self.width + 1) * self.groups_per_batch - ahead) // uses_each)

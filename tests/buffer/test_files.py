@@ -57,6 +57,10 @@ def test_where_links_are_impossible_a_copy_is_made(tmp_path: Path, monkeypatch: 
     assert not target.samefile(source)
 
 
-def test_a_missing_source_is_an_error_and_not_a_reason_to_copy(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        link_or_copy(tmp_path / "missing.arrow", tmp_path / "target.arrow")
+def test_a_name_that_is_taken_is_an_error_and_not_a_reason_to_copy(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.arrow", tmp_path / "target.arrow"
+    source.write_text("new")
+    target.write_text("precious")
+    with pytest.raises(FileExistsError):
+        link_or_copy(source, target)
+    assert target.read_text() == "precious"

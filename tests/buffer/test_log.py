@@ -129,11 +129,11 @@ def test_a_folder_of_another_schema_is_refused_untouched(tmp_path: Path, make_gr
     with pa.OSFile(str(foreign), "wb") as sink:
         sink.write(SCHEMA.with_metadata({b"pbt_agents.schema_version": b"0"}).serialize())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=r"999999-00000000\.arrow holds groups of schema version 0"):
+    with pytest.raises(ConfigError, match=r"999999-00000000\.arrow holds groups of schema version 0") as refused:
         SegmentLog(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     foreign.unlink()
-    assert SegmentLog(tmp_path).torn_tails == 1  # the refusal left no lock behind
+    assert SegmentLog(tmp_path).torn_tails == 1, f"a lock was left by {refused}"
 
 
 def test_a_second_writer_is_refused_until_the_first_has_closed(tmp_path: Path, make_group) -> None:

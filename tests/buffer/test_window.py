@@ -92,6 +92,8 @@ def test_reuse_never_leaves_a_batch_without_enough_distinct_groups(max_reuse: in
     assert wide.room(1) == 2  # (8 - 2 - 2) // 2, and 2 distinct ones lack
     wide.entries = [Entry(f"g{i}", NOWHERE, 0) for i in range(3)]
     assert wide.room(0) == 1
+    wide.entries = [Entry(f"g{i}", NOWHERE, 1) for i in range(3)]  # the engines were already one ahead
+    assert wide.room(0) == 1
 
 
 def test_a_batch_that_needed_no_step_makes_room_for_another_at_the_same_version() -> None:
@@ -102,6 +104,10 @@ def test_a_batch_that_needed_no_step_makes_room_for_another_at_the_same_version(
     window.demand(4)
     assert window.room(0) == 4
     assert window.room(4) == 0
+    window.width = 1
+    assert window.room(0) == 8
+    window.demand(6)  # a larger batch than was announced
+    assert window.room(0) == 12
 
 
 @dataclass
