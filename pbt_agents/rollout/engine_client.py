@@ -18,7 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 from pbt_agents.engine import AdapterLayout, RolloutEngine
 from pbt_agents.errors import EngineDiedError, EngineError
 from pbt_agents.rollout import engine_messages as messages
-from pbt_agents.rollout.mailbox import Mailbox, open_socket
+from pbt_agents.rollout.mailbox import Mailbox, open_monitor, open_socket
 from pbt_agents.types import AdapterRef, Completion, IntArray, PolicyId, Sampling
 
 ReplyT = TypeVar("ReplyT", bound=messages.Message)
@@ -37,7 +37,7 @@ class EngineClient:
         self._connected = asyncio.Event()
         self._lost = False
         socket = open_socket(zmq.DEALER, heartbeat_timeout_s)
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        monitor = open_monitor(socket, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._monitor = Mailbox(monitor, self._connection_changed)
         self._mailbox = Mailbox(socket, self._receive)
         self._socket = socket
@@ -71,7 +71,7 @@ class EngineClient:
     async def close(self) -> None:
         """Waiting calls raise EngineDiedError."""
         self._lose("the client was closed")
-        self._socket.disable_monitor()
+        self._socket.monitor(None, 0)
         self._monitor.close()
         self._mailbox.close()
 
