@@ -35,7 +35,8 @@ class AgentPipeline(InPlaceTrainable):
         model_path = resolve_model(settings.model.path)
         self._fleet = EngineFleet(fleet_name(self._storage.experiment_fs_path), model_path, settings)
         self._fleet.info.serving(agent)
-        folder = Path(self._storage.trial_fs_path if self._storage.storage_local_path else self.logdir) / "ring"
+        local = self._storage.storage_filesystem.type_name == "local"
+        folder = Path(self._storage.trial_fs_path if local else self.logdir) / "ring"
         folder.mkdir(parents=True, exist_ok=True)
         place = Place(agent, slot, model_path, folder, Path(self._fleet.info.folder), trainers_at_once(settings))
         self._ring = Ring(place, settings, self._fleet.info.layout, lambda: self._fleet.info.connect(agent))
@@ -54,7 +55,7 @@ class AgentPipeline(InPlaceTrainable):
         while sum(row["trainer/stepped"] for row in rows) < wanted and len(rows) < 2 * wanted:
             row = self._ring.update(self._stop_file.exists)
             if row is None:
-                return {**self._result, **self._standing(), "should_checkpoint": True}
+                return {**self._result, **self._standing(), "done": True}
             rows.append(row)
             self._updates_log.write(json.dumps({"time": time.time(), **self._standing(), **row}) + "\n")
         diverged = {"fitness": math.nan} if not any(row["trainer/stepped"] for row in rows) else {}

@@ -15,6 +15,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "RAY_AIR_NEW_OUTPUT": "0",  # Tune's tables: a run prints its own lines
 }
 _OBJECT_STORE_BYTES = 80 << 20
 """Ray's smallest, nearly: nothing large goes through it."""

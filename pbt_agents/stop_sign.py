@@ -26,10 +26,6 @@ class StopSign:
         self._watch = threading.Thread(target=self._look, name="stop-sign", daemon=True)
         self._handlers: dict[int, object] = {}
 
-    @property
-    def raised(self) -> bool:
-        return self._file.exists()
-
     def __enter__(self) -> "StopSign":
         self._file.unlink(missing_ok=True)
         for number in (signal.SIGINT, signal.SIGTERM):

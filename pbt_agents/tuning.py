@@ -93,12 +93,12 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
             num_samples=spec.size,
             resources_per_trial={"cpu": cpus_per_member(spec, cores())},
             scheduler=scheduler,
-            stop=lambda _, result: sign.raised or _trained(spec.budget, result),
+            stop=None if spec.budget.updates is None else {"updates": spec.budget.updates},
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1, checkpoint_at_end=True),
             callbacks=[
                 SchedulerState(scheduler),
                 ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
-                WandbRuns("pbt_agents", out.name, out, member_name),
+                WandbRuns("pbt_agents", out.name, out, agent_names(spec.size), member_name),
             ],
             trial_name_creator=member_name,
             trial_dirname_creator=member_name,
@@ -137,10 +137,6 @@ def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:
     if spec.initial is not None:
         return [dict(values) for values in spec.initial]
     return initial_values(spec.search_space, spec.size, spec.agent.seed)
-
-
-def _trained(budget: Budget, result: Mapping[str, Any]) -> bool:
-    return budget.updates is not None and result["updates"] >= budget.updates
 
 
 def _used_up(budget: Budget, meter: ResourceMeter, started: float) -> bool:

@@ -6,7 +6,8 @@ Without a key nothing is asked and nothing is sent: the runs are kept in the run
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +21,31 @@ logger = logging.getLogger(__name__)
 class WandbRuns(Callback):
     """`member(trial)` names a member. A logger that fails says so once and never stops the training."""
 
-    def __init__(self, project: str, group: str, folder: Path, member: Callable[[Any], str]) -> None:
+    def __init__(self, project: str, group: str, folder: Path, members: Sequence[str], member: Callable[[Any], str]) -> None:
         self._project, self._group, self._folder, self._member = project, group, folder, member
         self._mode = wandb_mode()
+        self._members = members if self._mode != "disabled" else ()
         self._runs: dict[str, Any] = {}
-        self._failed = False
+
+    def setup(self, **info: Any) -> None:
+        """All runs are opened before the first result: opening one takes a second or two, in which no other result is looked at."""
+        with self._training_goes_on():
+            self._runs = {name: self._open(name) for name in self._members}
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        if self._mode == "disabled" or self._failed:
+        run = self._runs.get(self._member(trial))
+        if run is None:
             return
-        name = self._member(trial)
-        try:
-            run = self._runs.get(name) or self._open(name, trial.config)
+        with self._training_goes_on():
+            run.config.update(trial.config, allow_val_change=True)
             run.log({key: value for key, value in result.items() if isinstance(value, int | float) and not isinstance(value, bool)})
-        except Exception as error:
-            self._failed = True
-            logger.warning("W&B logging stopped, training goes on: %s", error)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         for run in self._runs.values():
-            run.finish(quiet=True)
+            with self._training_goes_on():
+                run.finish()
 
-    def _open(self, name: str, config: dict[str, Any]) -> Any:
+    def _open(self, name: str) -> Any:
         import wandb
 
         run = wandb.init(
@@ -50,7 +54,6 @@ class WandbRuns(Callback):
             name=name,
             id=f"{self._group}-{name}",
             resume="allow" if self._mode == "online" else None,
-            config=config,
             dir=self._folder,
             mode=self._mode,
             reinit="create_new",
@@ -58,8 +61,15 @@ class WandbRuns(Callback):
         )
         run.define_metric("updates")
         run.define_metric("*", step_metric="updates")
-        self._runs[name] = run
         return run
+
+    @contextmanager
+    def _training_goes_on(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._runs = {}
+            logger.warning("W&B logging stopped, training goes on; `wandb sync %s` sends what there is: %s", self._folder / "wandb", error)
 
 
 def wandb_mode() -> Any:

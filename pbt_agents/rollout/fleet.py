@@ -137,15 +137,19 @@ class _FleetKeeper:
         self._renewed = time.monotonic()
 
     def end(self) -> None:
+        self._end_engines()
+        ray.actor.exit_actor()
+
+    def _end_engines(self) -> None:
         for engine in self._engines:
             ray.kill(engine)
         shutil.rmtree(self._folder, ignore_errors=True)
-        os._exit(0)
 
     def _watch(self) -> None:
         while time.monotonic() - self._renewed < LEASE_S:
             time.sleep(0.5)
-        self.end()
+        self._end_engines()
+        os._exit(0)  # from this thread there is no other way out of an actor
 
 
 class EngineFleet:

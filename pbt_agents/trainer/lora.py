@@ -13,6 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from pbt_agents.config import ModelConfig
 from pbt_agents.errors import ConfigError
@@ -24,6 +25,7 @@ WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 def build_policy(model_path: str, config: ModelConfig, seed: int) -> PeftModel:
     """The base in float32, frozen, with a fresh adapter: A random from `seed`, B zero. Global random state is left as it was."""
+    disable_progress_bar()
     local = Path(model_path).is_dir()
     base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=local)
     present = {name.rpartition(".")[2] for name, _ in base.named_modules()}
