@@ -112,7 +112,8 @@ class VLLMEngine:
         request.sampled_by(BASE if request.agent is None else self._policies[request.agent], start=0)
         try:
             self._submit(request)
-        except ValueError as error:  # vLLM's refusals, such as a prompt that is too long
+        except Exception as error:  # vLLM's checks raise many kinds; a broken engine shows in its next step
+            self._vllm.abort_request([request.id])
             request.answer.fail(EngineError(f"request refused: {error}"))
         else:
             self._live[request.id] = request
