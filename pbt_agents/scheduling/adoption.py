@@ -1,6 +1,6 @@
 """A donor's checkpoint becomes one of the clone's own: in its folder, under its retention, whatever the donor deletes later.
 
-On a local file system the files are hard links, so nobody may write to a checkpoint's files in place.
+On a local file system the files are hard links, so nobody may write to a checkpoint's files once it is complete.
 """
 
 import copy
@@ -33,6 +33,14 @@ def adopt(source: Any, trial: Trial, name: str, config: Mapping[str, Any]) -> An
     trial.run_metadata.checkpoint_manager.register_checkpoint(adopted)
     trial.run_metadata.invalidate_cache()
     return adopted
+
+
+def number_on(trial: Trial) -> None:
+    """Give the trial's next checkpoint a name of its own: after a crash Tune would write into one that a clone may share files with."""
+    started_before = trial.storage.trial_dir_name is not None
+    if started_before and trial.storage.storage_filesystem.type_name == "local":
+        taken = [int(path.name.removeprefix("checkpoint_")) for path in Path(trial.storage.trial_fs_path).glob("checkpoint_[0-9]*")]
+        trial.storage.current_checkpoint_index = max([trial.storage.current_checkpoint_index, *taken])
 
 
 def link_folder(source: Path, target: Path) -> None:

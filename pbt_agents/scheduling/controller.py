@@ -3,11 +3,13 @@
 Decides nothing. Everything here, and what scheduler.py overrides, is checked by name in tests/scheduling/test_ray_contract.py.
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils import flatten_dict
 
 
@@ -46,10 +48,25 @@ def hand_over(wrapped: Any, trial: Trial, adopted: Any, config: dict[str, Any], 
 
 
 def train_on(wrapped: Any, trial: Trial) -> None:
-    """The actor has become the clone: train, and have it in the very next snapshot of the experiment."""
+    """The actor has become the clone. A save that Tune asked for at the same result decides what follows when it is done."""
     controller = controller_of(wrapped)
     trial.on_restore()
-    controller._schedule_trial_train(trial)
+    if trial.is_saving:
+        # Tune remembers the NOOP of that result, and would go by it: the trial would stand still for ever.
+        controller._cached_trial_decisions[trial.trial_id] = TrialScheduler.CONTINUE
+    else:
+        controller._schedule_trial_train(trial)
     controller._mark_trial_to_checkpoint(trial)
-    # Snapshots are 10 s apart or more, and a crash before the next one would undo the clone.
-    controller._checkpoint_manager._should_force_sync_up = True
+
+
+def take_snapshot(wrapped: Any) -> Path | None:
+    """Write the experiment's state and have it in its folder; the folder that it was written to, or None where it is still under way."""
+    controller = controller_of(wrapped)
+    if controller._storage.storage_filesystem.type_name != "local":
+        controller._checkpoint_manager._should_force_sync_up = True
+        return None
+    # Tune would write while it still copies what it wrote before. Should that copy fail, this one takes its place.
+    with contextlib.suppress(OSError):
+        controller._storage.syncer.wait()
+    controller.checkpoint(force=True, wait=True)
+    return Path(controller._storage.experiment_driver_staging_path)

@@ -23,13 +23,13 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from pbt_agents.errors import unknown_name
-from pbt_agents.scheduling.adoption import adopt
+from pbt_agents.scheduling.adoption import adopt, number_on
 from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, hand_over, train_on
 from pbt_agents.scheduling.in_place import check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
 from pbt_agents.scheduling.mutation import Explore, Perturbation
 from pbt_agents.scheduling.selection import Selection, Truncation, comparable, ranking
-from pbt_agents.scheduling.state import SchedulerState
+from pbt_agents.scheduling.state import SchedulerState, Snapshots
 from pbt_agents.search_space import ray_domain, search_space
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class InPlacePBT(PopulationBasedTraining):
         self._restored: dict[str, dict[str, Any]] = {}
         self._lineage: Lineage | None = None
         self._folder = Path()
+        self._snapshots = Snapshots()
         self._in_place: dict[str, bool] = {}
         """Which Trainables, by Tune's name for them, offer the contract."""
         self.skipped: Counter[str] = Counter()
@@ -100,6 +101,7 @@ class InPlacePBT(PopulationBasedTraining):
             self._trial_state[trial] = known
         else:
             self._meet(tune_controller, trial)
+        number_on(trial)
         # Training goes on from the checkpoint, and so must the clock.
         state, step = self._trial_state[trial], checkpoint_metrics(trial).get(self._time_attr, 0)
         state.last_perturbation_time = min(state.last_perturbation_time, step)
@@ -117,6 +119,12 @@ class InPlacePBT(PopulationBasedTraining):
         self._note_score(trial, result)
         if self._metric in result:
             self._trial_state[trial].last_score = self._metric_op * result[self._metric]
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Called between any two events, and so the moment for a snapshot."""
+        if self._lineage is not None:
+            self._snapshots.take_if_due(tune_controller, self._folder)
+        return super().choose_trial_to_run(tune_controller)
 
     def debug_string(self) -> str:
         return f"InPlacePBT: {self._num_perturbations} clones, skipped {dict(self.skipped)}"
@@ -188,7 +196,10 @@ class InPlacePBT(PopulationBasedTraining):
     # A clone.
 
     def _reason_to_wait(self, trial: Trial, donor: Trial) -> str | None:
-        """A save in progress is not waited for: the checkpoint before it may be worse than what the trial has."""
+        """Two early scores do not tell who is low among many, and while a donor still saves, its last checkpoint may be a poor one."""
+        running = [state for other, state in self._trial_state.items() if other.status == Trial.RUNNING]
+        if any(state.last_score is None for state in running):
+            return "members_without_result"
         saved = donor.latest_checkpoint_result
         if saved is None or saved.checkpoint is None:
             return "no_checkpoint"
@@ -196,7 +207,11 @@ class InPlacePBT(PopulationBasedTraining):
         return None if comparable(score) > comparable(self._trial_state[trial].last_score) else "checkpoint_not_better"
 
     def _record(self, trial: Trial, donor: Trial, config: Mapping[str, Any]) -> CloneEvent:
-        """Note the clone. The trial's clock is the checkpoint's from now on, and its score unknown until its next result."""
+        """Note the clone. The trial's clock is the checkpoint's from now on.
+
+        Its score stays the old one until its next result: were it unknown or the donor's, the next member would count as
+        the lowest, and an interval would replace more than the quantile.
+        """
         state, saved = self._trial_state[trial], checkpoint_metrics(donor)
         event = CloneEvent(
             number=self.lineage.next_number,
@@ -213,7 +228,6 @@ class InPlacePBT(PopulationBasedTraining):
             parent_score=saved[self._metric],
         )
         self.lineage.add_clone(event)
-        state.last_score = None
         state.last_perturbation_time = state.last_train_time = event.parent_step
         return event
 
@@ -221,6 +235,7 @@ class InPlacePBT(PopulationBasedTraining):
         check_read_back(trial.trial_id, event.values, in_use)
         self.lineage.applied(event.number, time.perf_counter() - decided)
         train_on(tune_controller, trial)
+        self._snapshots.due = True
 
     # A member.
 
