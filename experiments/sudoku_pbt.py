@@ -94,11 +94,9 @@ def run(args: Args, out: Path, resume: bool) -> int:
 
 
 def report(outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path) -> None:
-    run, best = outcome.run, outcome.best
+    run, best, (started, ended) = outcome.run, outcome.best, outcome.engine_pids
     print(f"\n{len(run.lineage.clones)} clones in {run.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
-    print(
-        f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {outcome.pids[0]} at the start, {outcome.pids[1]} at the end"
-    )
+    print(f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {started} at the start, {ended} at the end")
     print(f"test puzzles: {outcome.base.episodes}, none seen in training")
     print(f"  base model   {outcome.base}")
     print(f"  population   {outcome.scores}" + (f"  ({best.name})" if best else ""))

@@ -30,8 +30,13 @@ class Outcome:
     base: Scores
     """Of the base model on the same tasks."""
     run: PopulationRun
-    pids: tuple[list[int], list[int]]
-    """Of the engines, before the first update and after the last."""
+    engines: tuple[list[dict[str, float]], list[dict[str, float]]]
+    """Process id and counters of each, before the first update and after the last."""
+
+    @property
+    def engine_pids(self) -> tuple[list[int], list[int]]:
+        before, after = ([int(engine["pid"]) for engine in engines] for engines in self.engines)
+        return before, after
 
 
 def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256) -> Outcome | None:
@@ -42,17 +47,18 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     print("starting the engines", flush=True)
     fleet = experiment_fleet(spec, out)
     try:
-        pids = fleet.info.pids
+        before = fleet.health()
         worst = max(max(engine.self_test.values()) for engine in fleet.info.engines)
-        print(f"{len(pids)} engine(s) ready, pid {pids}; largest difference to transformers and peft {worst:.1e} nat", flush=True)
+        print(f"{len(before)} engine(s) ready; largest difference to transformers and peft {worst:.1e} nat", flush=True)
         run = run_population(spec, out, fleet, resume)
         if run.interrupted:
             return None
+        after = fleet.health()
         print("scoring the members on fresh tasks", flush=True)
         with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
             best = _best(run.members, evaluator, episodes)
             scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
-            outcome = Outcome(best, scores, evaluator.base("test", episodes), run, (pids, fleet.living_pids()))
+            outcome = Outcome(best, scores, evaluator.base("test", episodes), run, (before, after))
     finally:
         fleet.end()
     _write(outcome, out)
@@ -102,7 +108,7 @@ def _write(outcome: Outcome, out: Path) -> None:
         "members": {member.name: {"metrics": member.metrics, "error": member.error} for member in outcome.run.members},
         "clones": len(clones),
         "clone_latency_s": [event.latency_s for event in clones],
-        "engine_pids": {"start": outcome.pids[0], "end": outcome.pids[1]},
+        "engines": {"start": outcome.engines[0], "end": outcome.engines[1]},
         "seconds": outcome.run.seconds,
         **asdict(outcome.run.usage),
     }

@@ -4,6 +4,7 @@ Owns where engines are, which agents they serve, and their end. What an engine d
 placement, start and health only, never for a turn of an episode.
 """
 
+import asyncio
 import atexit
 import contextlib
 import hashlib
@@ -49,10 +50,6 @@ class FleetInfo:
     """Private to the run and short, for sockets, locks and adapters on their way. Removed at the end."""
     engines: tuple[EngineInfo, ...]
     layout: AdapterLayout
-
-    @property
-    def pids(self) -> list[int]:
-        return sorted(engine.pid for engine in self.engines)
 
     def serving(self, agent: str) -> list[EngineInfo]:
         """The engines of one agent. Raises ConfigError when the fleet has no slot for it."""
@@ -103,13 +100,13 @@ class _EngineActor:
         from pbt_agents.rollout.self_test import self_test
         from pbt_agents.rollout.vllm_engine import VLLMEngine
 
-        engine = VLLMEngine(spec)
-        differences = self_test(engine, spec)
-        self._server = EngineServer(engine, f"ipc://{folder}/{name}.sock")
-        return EngineInfo(name, os.getpid(), self._server.address, spec.agents, differences), engine.layout()
+        self._engine = VLLMEngine(spec)
+        differences = self_test(self._engine, spec)
+        self._server = EngineServer(self._engine, f"ipc://{folder}/{name}.sock")
+        return EngineInfo(name, os.getpid(), self._server.address, spec.agents, differences), self._engine.layout()
 
-    def pid(self) -> int:
-        return os.getpid()
+    def health(self) -> dict[str, float]:
+        return {"pid": os.getpid(), **asyncio.run(self._engine.check_health())}
 
 
 class _FleetKeeper:
@@ -130,8 +127,8 @@ class _FleetKeeper:
         started = ray.get(self._starts)
         return FleetInfo(self._folder, tuple(info for info, _ in started), started[0][1])
 
-    def pids(self) -> list[int]:
-        return ray.get([engine.pid.remote() for engine in self._engines])
+    def health(self) -> list[dict[str, float]]:
+        return ray.get([engine.health.remote() for engine in self._engines])
 
     def renew(self) -> None:
         self._renewed = time.monotonic()
@@ -168,9 +165,9 @@ class EngineFleet:
         except ray.exceptions.RayActorError as error:
             raise EngineDiedError(f"the engine fleet did not start: {error}") from error
 
-    def living_pids(self) -> list[int]:
-        """Process ids of the engines that answer now."""
-        return sorted(ray.get(self._keeper.pids.remote()))
+    def health(self) -> list[dict[str, float]]:
+        """Process id and counters of each engine, from itself. Raises ray's RayActorError when one is gone."""
+        return ray.get(self._keeper.health.remote())
 
     def close(self) -> None:
         """Stop renewing; the fleet ends itself when no other holder does."""
