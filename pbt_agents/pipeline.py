@@ -5,7 +5,6 @@ Owns what Tune asks of a trial: set-up, a step of updates and an evaluation, che
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ class AgentPipeline(InPlaceTrainable):
             if row is None:
                 return {**self._result, **self._standing(), "done": True}
             rows.append(row)
-            self._updates_log.write(json.dumps({"time": time.time(), **self._standing(), **row}) + "\n")
+            self._updates_log.write(json.dumps({**self._standing(), **row}) + "\n")
         diverged = {"fitness": math.nan} if not any(row["trainer/stepped"] for row in rows) else {}
         self._result = {**mean_metrics(rows), **self._ring.evaluate(), **diverged, **self._ring.stats(), **self._standing()}
         return dict(self._result)

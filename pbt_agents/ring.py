@@ -82,6 +82,7 @@ class Ring:
         self.trainer.apply(config)
         self.buffer.window = config.buffer.window
         self.buffer.max_reuse = config.buffer.max_reuse
+        self.worker.config = config.rollout
         used = self.in_use()
         wrong = {name: (config.value(name), value) for name, value in used.items() if config.value(name) != value}
         if wrong:
@@ -103,22 +104,25 @@ class Ring:
         asked = time.perf_counter()
         with self._turnstile.hold():
             self._seconds["wait_for_turn_s"] += time.perf_counter() - asked
+            started = time.time()
             with self._timed("train_s"):
                 report = self.trainer.update(groups)
+        row: dict[str, Any] = {"started": started, **report.metrics, "trainer/stepped": float(report.stepped)}
+        row["by_lag"] = {str(lag): asdict(stats) for lag, stats in report.by_lag.items()}
         if report.stepped:
             self.updates += 1
             with self._timed("publish_s"):
-                self.publish()
+                row["sync/publish_s"] = self.publish()
         else:
             self.buffer.advance(self.trainer.version)
-        by_lag = {str(lag): asdict(stats) for lag, stats in report.by_lag.items()}
-        return {**report.metrics, "trainer/stepped": float(report.stepped), "by_lag": by_lag}
+        return row
 
-    def publish(self) -> None:
-        """Bring the adapter to every engine; only then is the new version the current one."""
+    def publish(self) -> float:
+        """Bring the adapter to every engine; only then is the new version the current one. Seconds until the last engine confirmed."""
         policy = PolicyId(self._place.agent, self.lineage, self.trainer.version)
-        self.worker.run(self._publisher.publish(self.trainer.adapter, policy))
+        report = self.worker.run(self._publisher.publish(self.trainer.adapter, policy))
         self.buffer.advance(self.trainer.version)
+        return report.seconds
 
     def evaluate(self) -> dict[str, float]:
         """Fitness on fixed tasks of the validation split, sampled: mean, standard error and episodes without verdict."""

@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,6 +81,15 @@ class RolloutWorker:
     def start(self, lineage: int, seeds: np.random.Generator) -> None:
         """Play from now on, with task seeds from `seeds`; groups are named by `lineage`."""
         self.run(self._start(lineage, seeds))
+
+    @property
+    def config(self) -> RolloutConfig:
+        return self._task.config
+
+    @config.setter
+    def config(self, config: RolloutConfig) -> None:
+        """From the next episode on."""
+        self._task = replace(self._task, config=config)
 
     def stop(self) -> None:
         """Drop what is in flight: it belongs to a policy that was replaced."""
