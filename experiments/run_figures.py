@@ -33,10 +33,8 @@ def generation(results: dict[str, Any]) -> None:
     print(
         f"generated {spent['tokens_generated']:.0f} tokens, evaluation included: {spent['tokens_generated'] / cpu:.0f} per engine CPU-second"
     )
-    print(
-        f"  prompt tokens {spent['prompt_tokens']:.0f}, of which the prefix cache held {spent['cached_tokens'] / spent['prompt_tokens']:.0%}"
-    )
-    print(f"  {spent['swaps']:.0f} adapters written, {1e3 * spent['swap_s'] / max(spent['swaps'], 1):.2f} ms each without a step")
+    print(f"  prompt tokens {spent['prompt_tokens']:.0f}, of which the cache held {spent['cached_tokens'] / spent['prompt_tokens']:.0%}")
+    print(f"  {spent['swaps']:.0f} adapters written, {1e3 * spent['swap_s'] / max(spent['swaps'], 1):.2f} ms each")
 
 
 def training(rows: list[dict[str, Any]]) -> None:

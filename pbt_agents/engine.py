@@ -8,7 +8,6 @@ import numpy as np
 
 from pbt_agents.types import AdapterRef, Completion, IntArray, PolicyId, Sampling
 
-
 FUSED_PROJECTIONS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Modules that an engine fuses, to the projections in their parts, as checkpoints name them."""
 
