@@ -20,7 +20,7 @@ import ray
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout
-from pbt_agents.errors import ConfigError, EngineDiedError
+from pbt_agents.errors import ConfigError, EngineDiedError, EngineError, PbtAgentsError
 from pbt_agents.rollout.engine_client import EngineClient
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
@@ -28,6 +28,7 @@ LEASE_S = 8.0
 """A fleet that nobody has renewed for so long ends itself."""
 ENGINE_CPUS = 0.5
 """For Ray's bookkeeping alone: an engine's one thread takes what it gets."""
+_NAMESPACE = "pbt_agents"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def engine_spec(model_path: str, agents: tuple[str, ...], config: AgentConfig, n
         max_tokens=config.rollout.max_episode_tokens,
         max_sequences=config.fleet.max_sequences,
         kv_cache_bytes=config.fleet.kv_cache_bytes,
-        seed=config.seed * 1000 + number,
+        seed=(config.seed * 1000 + number) % (1 << 32),
     )
 
 
@@ -154,16 +155,17 @@ class EngineFleet:
 
     def __init__(self, name: str, model_path: str, config: AgentConfig) -> None:
         keeper = ray.remote(num_cpus=0, max_concurrency=16)(_FleetKeeper)
-        options = {"name": name, "lifetime": "detached", "get_if_exists": True}
+        options = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
         self._keeper: Any = keeper.options(**options).remote(model_path, config)
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="fleet-lease", daemon=True)
         self._renewal.start()
         atexit.register(self.close)
         try:
-            self.info: FleetInfo = ray.get(self._keeper.info.remote())
-        except ray.exceptions.RayActorError as error:
-            raise EngineDiedError(f"the engine fleet did not start: {error}") from error
+            self.info = self._started()
+        except BaseException:
+            self.close()
+            raise
 
     def health(self) -> list[dict[str, float]]:
         """Process id and counters of each engine, from itself. Raises ray's RayActorError when one is gone."""
@@ -172,6 +174,7 @@ class EngineFleet:
     def close(self) -> None:
         """Stop renewing; the fleet ends itself when no other holder does."""
         self._closed.set()
+        self._renewal.join(timeout=1)
 
     def end(self) -> None:
         """End the fleet now. For its owner, when no trial is left."""
@@ -179,9 +182,25 @@ class EngineFleet:
         with contextlib.suppress(ray.exceptions.RayError):  # it ends in the middle of this call
             ray.get(self._keeper.end.remote(), timeout=LEASE_S)
 
+    def _started(self) -> FleetInfo:
+        try:
+            return ray.get(self._keeper.info.remote())
+        except ray.exceptions.RayActorError as error:
+            raise EngineDiedError(f"the engines did not start: {error}") from error
+        except ray.exceptions.RayTaskError as error:
+            cause = _cause(error)
+            raise cause if isinstance(cause, PbtAgentsError) else EngineError(f"the engines did not start: {cause!r}") from error
+
     def _renew(self) -> None:
         while not self._closed.wait(LEASE_S / 4):
             try:
                 ray.get(self._keeper.renew.remote(), timeout=LEASE_S)
             except ray.exceptions.RayError:
                 return
+
+
+def _cause(error: Exception) -> Exception:
+    """What was raised where the engine is, without the tasks that it passed through."""
+    while isinstance(error, ray.exceptions.RayTaskError):
+        error = error.cause
+    return error
