@@ -3,10 +3,13 @@
 Tokens are none of an environment's business. All its chance comes from the seed given to `reset`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
+from pbt_agents import plugins
+from pbt_agents.config import EnvironmentConfig
 from pbt_agents.types import Split
 
 
@@ -42,3 +45,11 @@ class EnvironmentFactory(Protocol):
     """What ENVIRONMENT is. It refuses a variant or an option that it does not know, by name."""
 
     def __call__(self, variant: str, split: Split, **options: object) -> Environment: ...
+
+
+def environment_maker(config: EnvironmentConfig, split: Split) -> Callable[[], Environment]:
+    """Makes fresh environments of one split. Raises ConfigError for an unknown id, variant or option, here and at once."""
+    factory, variant = plugins.load("environment", config.id)
+    make = partial(factory, variant, split, **config.options)
+    make()
+    return make

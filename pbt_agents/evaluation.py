@@ -11,8 +11,9 @@ from types import TracebackType
 import numpy as np
 
 from pbt_agents.config import AgentConfig
+from pbt_agents.environment import environment_maker
 from pbt_agents.errors import EpisodeError
-from pbt_agents.ring import environment_maker, fitness
+from pbt_agents.ring import fitness
 from pbt_agents.rollout.fleet import FleetInfo, agent_names
 from pbt_agents.rollout.renderer import load_renderer
 from pbt_agents.rollout.worker import RolloutWorker, Task

@@ -10,17 +10,15 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pbt_agents import plugins
 from pbt_agents.buffer.replay import ReplayBuffer
-from pbt_agents.config import AgentConfig, EnvironmentConfig
+from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout, RolloutEngine
-from pbt_agents.environment import Environment
+from pbt_agents.environment import environment_maker
 from pbt_agents.errors import GuardError
 from pbt_agents.rollout.renderer import load_renderer
 from pbt_agents.rollout.worker import RolloutWorker, Task
@@ -28,7 +26,7 @@ from pbt_agents.sync.adapter_sync import AdapterPublisher
 from pbt_agents.trainer.advantages import skip_reason
 from pbt_agents.trainer.trainer import Trainer
 from pbt_agents.turnstile import Turnstile
-from pbt_agents.types import Group, PolicyId, Split
+from pbt_agents.types import Group, PolicyId
 
 _VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM = 1, 2, 3
 _STARVED_S = 900.0
@@ -206,14 +204,6 @@ def fitness(scores: np.ndarray) -> dict[str, float]:
     if 2 * len(judged) <= len(scores) or len(judged) < 2:
         return {"fitness": float("nan"), "fitness_se": float("nan"), **result}
     return {"fitness": float(judged.mean()), "fitness_se": float(judged.std(ddof=1) / np.sqrt(len(judged))), **result}
-
-
-def environment_maker(config: EnvironmentConfig, split: Split) -> Callable[[], Environment]:
-    """Makes fresh environments of one split. Raises ConfigError for an unknown id, variant or option, here and at once."""
-    factory, variant = plugins.load("environment", config.id)
-    make = partial(factory, variant, split, **config.options)
-    make()
-    return make
 
 
 def _next_lineage(file: Path) -> int:
