@@ -1,11 +1,18 @@
-"""A Ray of our own on this machine, or the cluster whose address is given."""
+"""A Ray of our own on this machine, or the cluster whose address is given.
 
+Owns what a run puts into the temporary folder, too: it is one folder, which ends with the session.
+"""
+
+import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -24,41 +31,51 @@ _OBJECT_STORE_BYTES = 80 << 20
 @contextmanager
 def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
     """Ray for the time of the block. A local one ends with it, and with this process however it dies."""
-    import ray
-
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     if address is not None:
-        ray.init(address=address, configure_logging=False)
-        try:
+        with _ray(address=address):
             yield
-        finally:
-            ray.shutdown()
         return
-    with _session_folder(out / "ray") as folder:
-        ray.init(
-            num_cpus=os.cpu_count(),
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=str(folder),
-            configure_logging=False,
-            log_to_driver=False,
-        )
-        try:
+    with _temporary_folder(out / "ray") as folder:
+        local = {"num_cpus": os.cpu_count(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        with _ray(address="local", **local, _temp_dir=str(folder), log_to_driver=False):
             yield
-        finally:
-            ray.shutdown()
 
 
 @contextmanager
-def _session_folder(link: Path) -> Iterator[Path]:
-    """Ray's sockets need a short path, so its folder stands in the temporary folder and is linked from the run's."""
+def _ray(**options: Any) -> Iterator[None]:
+    import ray
+
+    # That a local Ray asks for a token is as it should be, and nothing to warn of.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(configure_logging=False, **options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)  # Ray's own ends this process on the spot
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _temporary_folder(link: Path) -> Iterator[Path]:
+    """The temporary folder of this process and all that it starts, until the block ends.
+
+    Ray's sockets need a short path, so it stands in the outer temporary folder; `link` leads to it.
+    """
     if link.is_symlink():  # a run in this directory was killed
         shutil.rmtree(link.resolve(), ignore_errors=True)
         link.unlink()
+    outer, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     link.symlink_to(folder)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     try:
         yield folder
     finally:
+        tempfile.tempdir = outer
+        del os.environ["TMPDIR"]
+        os.environ.update({"TMPDIR": variable} if variable is not None else {})
         link.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
