@@ -19,14 +19,14 @@ from typing import Any
 from pbt_agents.errors import ConfigError
 from pbt_agents.scheduling.lineage import write_json
 
-MANIFEST = "run.json"
+MANIFEST, _LOCK = "run.json", ".lock"
 _PACKAGES = ("torch", "ray", "transformers", "peft", "pyarrow")
 
 
 @contextmanager
 def new_run(out: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
     """Claim a directory for the time of the block. Raises ConfigError when it is in use, not empty or cannot be written."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(file.name != _LOCK for file in out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not an empty directory. Continue its run with --resume, or choose another --out.")
     with _claim(out):
         write_json(out / MANIFEST, {"settings": dict(settings), "machine": _machine(), "started": time.time()})
@@ -44,18 +44,26 @@ def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _claim(out: Path) -> Iterator[None]:
+    lock = _lock(out)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(out: Path) -> int:
+    """A file descriptor that holds the directory until it is closed, or its process dies."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+        lock = os.open(out / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigError(f"the directory '{out}' cannot be written: {error.strerror}. Choose another --out.") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError as error:
-        raise ConfigError(f"another run is at work in '{out}'. Choose another --out.") from error
-    finally:
         os.close(lock)
+        raise ConfigError(f"another run is at work in '{out}'. Choose another --out.") from error
+    return lock
 
 
 def _machine() -> dict[str, Any]:
