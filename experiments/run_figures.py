@@ -30,10 +30,9 @@ def generation(results: dict[str, Any]) -> None:
     start, end = results["engines"]["start"], results["engines"]["end"]
     spent = {name: sum(after[name] - before[name] for before, after in zip(start, end, strict=True)) for name in start[0]}
     cpu = spent["process_cpu_s"]
-    print(
-        f"generated {spent['tokens_generated']:.0f} tokens, evaluation included: {spent['tokens_generated'] / cpu:.0f} per engine CPU-second"
-    )
-    print(f"  prompt tokens {spent['prompt_tokens']:.0f}, of which the cache held {spent['cached_tokens'] / spent['prompt_tokens']:.0%}")
+    print(f"generated {spent['tokens_generated']:.0f} tokens, evaluation included:", end=" ")
+    print(f"{spent['tokens_generated'] / cpu:.0f} per engine CPU-second")
+    print(f"  {spent['prompt_tokens']:.0f} prompt tokens, of which the cache held {spent['cached_tokens'] / spent['prompt_tokens']:.0%}")
     print(f"  {spent['swaps']:.0f} adapters written, {1e3 * spent['swap_s'] / max(spent['swaps'], 1):.2f} ms each")
 
 
