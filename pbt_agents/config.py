@@ -192,6 +192,9 @@ class AgentConfig:
     seed: int = 0
     """Of the population; each member draws its own streams from it and its slot."""
 
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}.")
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -19,9 +19,7 @@ def resolve_model(name: str) -> str:
         folder = _from_hub(name)
     for file in _NEEDED:
         if not (folder / file).exists():
-            raise ConfigError(
-                f"the model folder '{folder}' has no {file}. Save both model and tokenizer into it with save_pretrained."
-            )
+            raise ConfigError(f"the model folder '{folder}' has no {file}. Save both model and tokenizer into it with save_pretrained.")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"the model folder '{folder}' has no *.safetensors file. Save the model with save_pretrained.")
     return str(folder.resolve())
@@ -43,4 +41,5 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ConfigError(f"model '{name}' is neither a folder here nor a model the hub could give: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"model '{name}' is neither a folder here nor a model the hub could give: {reason}") from error

@@ -14,14 +14,15 @@ class Budget:
     updates: int | None = None
     """Optimizer steps of each member."""
     minutes: float | None = None
-    """Wall clock from the first update's start."""
+    """Wall clock, from the moment when the engines are up."""
     cpu_seconds: float | None = None
     """Of all processes of the run together, from the same moment."""
 
     def __post_init__(self) -> None:
-        limits = (self.updates, self.minutes, self.cpu_seconds)
-        require(any(limit is not None for limit in limits), "a budget needs updates, minutes or cpu_seconds; all are None.")
-        require(all(limit is None or limit > 0 for limit in limits), f"a budget must be above 0, got {limits}.")
+        limits = {"updates": self.updates, "minutes": self.minutes, "cpu_seconds": self.cpu_seconds}
+        require(any(limit is not None for limit in limits.values()), "a budget needs updates, minutes or cpu_seconds; all are None.")
+        for name, limit in limits.items():
+            require(limit is None or limit > 0, f"{name} must be above 0, got {limit}. Leave it out for no limit.")
 
 
 @dataclass(frozen=True)

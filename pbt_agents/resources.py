@@ -1,62 +1,82 @@
-"""What a run used: CPU seconds and resident memory of this process and all that it started."""
+"""What a run used: wall clock, CPU seconds and resident memory of this process and all that it started."""
 
+import json
 import os
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
+
+from pbt_agents.json_files import write_json
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Totals since the meter was made."""
+    """Totals of a run, over all its sessions."""
 
-    cpu_s: float
-    peak_pss_bytes: int
+    seconds: float = 0.0
+    """Wall clock while it was metered."""
+    cpu_s: float = 0.0
+    peak_pss_bytes: int = 0
     """Largest sum of proportional set sizes seen; shared pages count once."""
 
 
 class ResourceMeter:
-    """Samples the process tree from a thread of its own until `close`. A process that ended keeps its last figure."""
+    """Samples the process tree from a thread of its own until `close`. A process that ended keeps its last figure.
 
-    def __init__(self, period_s: float = 2.0, memory_every: int = 5) -> None:
+    The totals are kept in `file` at every sample, and go on from what it holds: a run that is killed and resumed is one run.
+    """
+
+    def __init__(self, file: Path, period_s: float = 2.0, memory_every: int = 5) -> None:
+        self._file, self._period_s, self._memory_every = file, period_s, memory_every
+        self._former = Usage(**json.loads(file.read_text())) if file.exists() else Usage()
+        self._peak_pss = self._former.peak_pss_bytes
         self._root = psutil.Process()
-        self._cpu: dict[int, float] = {}
-        self._first: dict[int, float] = {}
-        self._peak_pss = 0
-        self._period_s, self._memory_every = period_s, memory_every
+        self._lock = threading.Lock()
+        self._cpu_s: dict[psutil.Process, float] = {}
+        self._started = time.monotonic()
+        self._cpu_s_before = self._read_cpu()
         self._closed = threading.Event()
-        self._first = self._read_cpu()
         self._thread = threading.Thread(target=self._watch, name="resources", daemon=True)
         self._thread.start()
 
+    @property
+    def seconds(self) -> float:
+        return self._former.seconds + time.monotonic() - self._started
+
     def usage(self) -> Usage:
-        self._cpu.update(self._read_cpu())
-        return Usage(sum(self._cpu.values()) - sum(self._first.values()), self._peak_pss)
+        return Usage(self.seconds, self._former.cpu_s + self._read_cpu() - self._cpu_s_before, self._peak_pss)
 
     def close(self) -> Usage:
         self._closed.set()
         self._thread.join()
-        self._peak_pss = max(self._peak_pss, self._read_pss())
-        return self.usage()
+        return self._sample(with_memory=True)
 
     def _watch(self) -> None:
         samples = 0
         while not self._closed.wait(self._period_s):
-            self._cpu.update(self._read_cpu())
-            if samples % self._memory_every == 0:
-                self._peak_pss = max(self._peak_pss, self._read_pss())
+            self._sample(with_memory=samples % self._memory_every == 0)
             samples += 1
 
-    def _read_cpu(self) -> dict[int, float]:
-        seconds = {}
-        for process in self._processes():
-            try:
-                times = process.cpu_times()
-                seconds[process.pid] = times.user + times.system
-            except psutil.Error:
-                continue
-        return seconds
+    def _sample(self, with_memory: bool) -> Usage:
+        if with_memory:
+            self._peak_pss = max(self._peak_pss, self._read_pss())
+        usage = self.usage()
+        write_json(self._file, asdict(usage))
+        return usage
+
+    def _read_cpu(self) -> float:
+        """Of all processes seen so far, since they began."""
+        with self._lock:
+            for process in self._processes():
+                try:
+                    times = process.cpu_times()
+                    self._cpu_s[process] = times.user + times.system
+                except psutil.Error:
+                    continue
+            return sum(self._cpu_s.values())
 
     def _read_pss(self) -> int:
         total = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pbt_agents.errors import ConfigError
-from pbt_agents.scheduling.lineage import write_json
+from pbt_agents.json_files import write_json
 
 MANIFEST, _LOCK = "run.json", ".lock"
 _PACKAGES = ("torch", "ray", "transformers", "peft", "pyarrow")

@@ -1,0 +1,28 @@
+"""JSON files that a crash leaves whole, and that any JSON reader takes."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Strict JSON, whole or not at all: numbers that are not finite become the strings that float() reads."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w") as file:
+        json.dump(plain(content), file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def plain(content: Any) -> Any:
+    """What strict JSON can hold of it: numpy's scalars as numbers, numbers that are not finite as strings."""
+    if isinstance(content, Mapping):
+        return {str(key): plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain(value) for value in content]
+    content = content.item() if hasattr(content, "item") else content
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
