@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pbt_agents.errors import PbtAgentsError
 from pbt_agents.evaluation import Evaluator, Scores
+from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
 from pbt_agents.population import Budget, PopulationSpec
-from pbt_agents.scheduling.lineage import write_json
-from pbt_agents.tuning import Member, PopulationRun, experiment_fleet, run_population
+from pbt_agents.resources import cores
+from pbt_agents.tuning import Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -24,7 +26,7 @@ class Outcome:
     """What one population came to."""
 
     best: Member | None
-    """By validation after the run; None when no member saved a finite adapter."""
+    """By validation after the run; None when no member saved an adapter."""
     scores: Scores | None
     """Of the best on the test split."""
     base: Scores
@@ -43,7 +45,9 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
 
     None when a signal interrupted the training. Ray must be running. Writes `best/` (PEFT format) and `results.json` into `out`.
+    Raises PbtAgentsError when every member failed.
     """
+    cpus_per_member(spec, cores())  # refuses what does not fit before the engines start
     print("starting the engines", flush=True)
     fleet = experiment_fleet(spec, out)
     try:
@@ -53,6 +57,8 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
         run = run_population(spec, out, fleet, resume)
         if run.interrupted:
             return None
+        if all(member.error for member in run.members):
+            raise PbtAgentsError("every member failed; nothing is scored")
         after = fleet.health()
         print("scoring the members on fresh tasks", flush=True)
         with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
@@ -65,20 +71,24 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     return outcome
 
 
-def compare(spec: PopulationSpec, outcome: Outcome, out: Path, episodes: int = 256) -> dict[str, Outcome | None]:
-    """What the same CPU seconds come to without a population: the same members with no copying, and one default agent."""
+def compare(spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = False, episodes: int = 256) -> dict[str, Outcome | None]:
+    """What the same CPU seconds come to without a population: the same members with no copying, and one default agent.
+
+    After an interrupted one, None, there is no other.
+    """
     budget = Budget(cpu_seconds=outcome.run.usage.cpu_s)
     default = {name: spec.agent.value(name) for name in spec.search_space}
     arms = {
         "independent": replace(spec, exploit=False, budget=budget),
         "default": replace(spec.of_size(1), exploit=False, budget=budget, initial=(default,)),
     }
-    results = {}
+    results: dict[str, Outcome | None] = {}
     for name, arm in arms.items():
         print(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds", flush=True)
-        folder = out / name
-        folder.mkdir()
-        results[name] = train(arm, folder, episodes=episodes)
+        (out / name).mkdir(exist_ok=resume)
+        results[name] = train(arm, out / name, resume, episodes)
+        if results[name] is None:
+            break
     return results
 
 
@@ -109,7 +119,6 @@ def _write(outcome: Outcome, out: Path) -> None:
         "clones": len(clones),
         "clone_latency_s": [event.latency_s for event in clones],
         "engines": {"start": outcome.engines[0], "end": outcome.engines[1]},
-        "seconds": outcome.run.seconds,
         **asdict(outcome.run.usage),
     }
     write_json(out / RESULTS, content)

@@ -5,18 +5,22 @@ search_space.param_space around AgentPipeline.
 """
 
 import os
-import time
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune import ResumeConfig
+from ray.tune.logger import JsonLoggerCallback
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from pbt_agents.config import require
 from pbt_agents.dashboard.console import ConsoleLines
 from pbt_agents.dashboard.wandb_runs import WandbRuns
+from pbt_agents.errors import GuardError
 from pbt_agents.models import resolve_model
 from pbt_agents.pipeline import AgentPipeline, slot_of
 from pbt_agents.population import Budget, PopulationSpec
@@ -30,8 +34,10 @@ from pbt_agents.scheduling.state import SchedulerState, check_experiment
 from pbt_agents.search_space import initial_values, param_space
 from pbt_agents.stop_sign import StopSign
 
-EXPERIMENT = "population"
-"""Tune's folder in the run's directory."""
+EXPERIMENT, USAGE = "population", "usage.json"
+"""In the run's directory: Tune's folder, and what was used so far."""
+_COMPLETE = "complete"
+"""In Tune's folder, once the budget is used up."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,7 @@ class PopulationRun:
     members: Sequence[Member]
     lineage: Lineage
     usage: Usage
-    seconds: float
-    """Wall clock of the members together; engine start and later evaluation are not in it."""
+    """Of the members together, and of the engines meanwhile; engine start and later evaluation are not in it."""
     interrupted: bool
     """By a signal; it can be resumed."""
 
@@ -76,39 +81,68 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
 def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: bool = False) -> PopulationRun:
     """Train a population to the end of its budget, or until a signal. Ray must be running, `fleet` be the one of `out`.
 
-    Raises ConfigError when the members do not fit, or there is nothing to resume; KeyboardInterrupt when a signal came and not
-    every member could save in time (the checkpoints before still stand).
+    `resume` goes on with what was saved, if anything was. Raises ConfigError when the members do not fit, or what was saved
+    cannot be read; KeyboardInterrupt when a signal came and not every member could save in time (the checkpoints before still stand).
     """
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # StopSign lets the members save first
+    resume = resume and (out / EXPERIMENT).exists()
     if resume:
         check_experiment(out / EXPERIMENT)
-    scheduler, meter, started = population_scheduler(spec), ResourceMeter(), time.monotonic()
-    with StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter, started)) as sign:
-        analysis = tune.run(
-            AgentPipeline,
-            name=EXPERIMENT,
-            storage_path=str(out.resolve()),
-            config=param_space(spec.agent, spec.search_space),
-            search_alg=BasicVariantGenerator(_first_values(spec)),
-            num_samples=spec.size,
-            resources_per_trial={"cpu": cpus_per_member(spec, cores())},
-            scheduler=scheduler,
-            stop=None if spec.budget.updates is None else {"updates": spec.budget.updates},
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1, checkpoint_at_end=True),
-            callbacks=[
-                SchedulerState(scheduler),
-                ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
-                WandbRuns("pbt_agents", out.name, out, agent_names(spec.size), member_name),
-            ],
-            trial_name_creator=member_name,
-            trial_dirname_creator=member_name,
-            resume_config=tune.ResumeConfig(finished="resume", unfinished="resume", errored="resume") if resume else None,
-            max_failures=2,
-            raise_on_failed_trial=False,
-            verbose=0,
-        )
-    members = [_member(trial) for trial in analysis.trials]
-    return PopulationRun(members, scheduler.lineage, meter.close(), time.monotonic() - started, sign.signal is not None)
+    scheduler = population_scheduler(spec)
+    with (
+        closing(ResourceMeter(out / USAGE)) as meter,
+        StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter)) as sign,
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", message="Consider boosting PBT")  # no actor ends at a clone, so there is none to reuse
+        analysis = _tune(spec, out, scheduler, resume)
+    if sign.signal is None:
+        (out / EXPERIMENT / _COMPLETE).touch()
+    return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, meter.usage(), sign.signal is not None)
+
+
+def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) -> Any:
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # StopSign lets the members save first
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    return tune.run(
+        AgentPipeline,
+        name=EXPERIMENT,
+        storage_path=str(out.resolve()),
+        config=param_space(spec.agent, spec.search_space),
+        search_alg=BasicVariantGenerator(_first_values(spec)),
+        num_samples=spec.size,
+        resources_per_trial={"cpu": cpus_per_member(spec, cores())},
+        scheduler=scheduler,
+        stop=None if spec.budget.updates is None else {"updates": spec.budget.updates},
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1, checkpoint_at_end=True),
+        callbacks=[
+            SchedulerState(scheduler),
+            JsonLoggerCallback(),
+            ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
+            WandbRuns("pbt_agents", out.name, out, agent_names(spec.size), member_name),
+            *([_Resumed()] if resume else []),
+        ],
+        trial_name_creator=member_name,
+        trial_dirname_creator=member_name,
+        resume_config=_resume_config(out) if resume else None,
+        max_failures=2,
+        raise_on_failed_trial=False,
+        verbose=0,
+    )
+
+
+def _resume_config(out: Path) -> ResumeConfig:
+    """Members go on that a signal ended, too; but not when the budget is used up, and only what comes after is missing."""
+    resume, skip = ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.SKIP
+    complete = (out / EXPERIMENT / _COMPLETE).exists()
+    return ResumeConfig(finished=skip if complete else resume, unfinished=resume, errored=resume)
+
+
+class _Resumed(tune.Callback):
+    """From state that it cannot restore, Tune would start a new population in the place of the old one."""
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if not trials:
+            raise GuardError("Tune could not restore the population: the reason is above. Nothing was trained or overwritten.")
 
 
 def experiment_fleet(spec: PopulationSpec, out: Path) -> EngineFleet:
@@ -139,18 +173,18 @@ def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:
     return initial_values(spec.search_space, spec.size, spec.agent.seed)
 
 
-def _used_up(budget: Budget, meter: ResourceMeter, started: float) -> bool:
-    if budget.minutes is not None and time.monotonic() - started > 60 * budget.minutes:
+def _used_up(budget: Budget, meter: ResourceMeter) -> bool:
+    if budget.minutes is not None and meter.seconds > 60 * budget.minutes:
         return True
     return budget.cpu_seconds is not None and meter.usage().cpu_s > budget.cpu_seconds
 
 
 def _parent(scheduler: InPlacePBT, member: str) -> str | None:
-    """Whose clone a member is now."""
+    """Whose clone a member is, once it has a result as one."""
     names = {trial_id: agent_names(slot_of(trial_id) + 1)[-1] for trial_id in scheduler.lineage.members}
     trial_id = next(trial_id for trial_id, name in names.items() if name == member)
     event = scheduler.lineage.latest(trial_id)
-    return names[event.parent] if event else None
+    return names[event.parent] if event and event.score_after is not None else None
 
 
 def _member(trial: Any) -> Member:
