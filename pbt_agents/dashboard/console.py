@@ -3,13 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from ray.tune import Callback
 
 
 class ConsoleLines(Callback):
-    """A line for each result. `member(trial)` names a member, `parent(member)` says whose clone it is."""
+    """A line for each result and each failure. `member(trial)` names a member, `parent(member)` says whose clone it is."""
 
     def __init__(self, member: Callable[[Any], str], parent: Callable[[str], str | None], stream: TextIO = sys.stdout) -> None:
         self._member, self._parent, self._stream = member, parent, stream
@@ -17,10 +18,25 @@ class ConsoleLines(Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         member = self._member(trial)
-        print(f"{time.monotonic() - self._started:6.0f} s  {line(member, result, self._parent(member))}", file=self._stream, flush=True)
+        self._say(line(member, result, self._parent(member)))
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._say(f"{self._member(trial)} failed and goes on from its last checkpoint: {why(trial)}")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        print(f"{self._member(trial)} failed: its log is {trial.error_file}", file=self._stream, flush=True)
+        self._say(f"{self._member(trial)} failed for good: {why(trial)}")
+
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._started:6.0f} s  {text}", file=self._stream, flush=True)
+
+
+def why(trial: Any) -> str:
+    """The last line of a trial's error, and where the whole of it is."""
+    try:
+        lines = [text.strip() for text in Path(trial.error_file).read_text().splitlines()]
+    except OSError as error:
+        return f"its log cannot be read: {error}"
+    return f"{next((text for text in reversed(lines) if text), 'no reason known')} ({trial.error_file})"
 
 
 def line(member: str, result: Mapping[str, Any], parent: str | None) -> str:
