@@ -9,20 +9,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from _args import parse
 
-from pbt_agents.errors import PbtAgentsError
+from pbt_agents.environment import environment_maker
+from pbt_agents.errors import ConfigError, PbtAgentsError
+from pbt_agents.models import resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import POPULATION
 from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import ray_session
-from pbt_agents.ring import environment_maker
 from pbt_agents.run_folder import new_run, resumed_run
-from pbt_agents.scheduling.scheduler import LINEAGE, SCHEDULE
 from pbt_agents.search_space import agent_search_space
-from pbt_agents.training import BEST, Outcome, compare, train
-from pbt_agents.tuning import EXPERIMENT
+
+if TYPE_CHECKING:
+    from pbt_agents.training import Outcome
 
 
 @dataclass
@@ -58,52 +60,57 @@ def population(args: Args) -> PopulationSpec:
         del space["window"]
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
+    resolve_model(agent.model.path)
     budget = Budget(updates=args.updates, minutes=args.minutes)
     return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
 
 
 def main(args: Args) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    out = Path(args.resume or args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
-        print(f"torch {check_torch()}, {check_engine()}")
+        print(f"torch {check_torch()}, {check_engine()}", flush=True)
         if args.resume:
-            with resumed_run(Path(args.resume)) as settings:
-                return run(Args(**settings), Path(args.resume), resume=True)
+            if args != Args(resume=args.resume):
+                raise ConfigError("--resume goes on under the settings of its run. Leave the other flags out.")
+            with resumed_run(out) as settings:
+                return run(Args(**settings), out, resume=True)
         population(args)  # refuse what is wrong before there is a directory
-        out = Path(args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
         with new_run(out, asdict(args)):
             return run(args, out, resume=False)
     except PbtAgentsError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        print("interrupted before every member had saved; earlier checkpoints stand", file=sys.stderr)
+        print(f"interrupted. What was saved until then goes on with: python {sys.argv[0]} --resume {out}", file=sys.stderr)
         return 130
 
 
 def run(args: Args, out: Path, resume: bool) -> int:
+    from pbt_agents.training import compare, train  # takes seconds, and is not needed to refuse a wrong flag
+
     spec = population(args)
     with ray_session(out):
         outcome = train(spec, out, resume)
         if outcome is None:
-            print(f"interrupted and saved. Go on with: python experiments/sudoku_pbt.py --resume {out}")
+            print(f"interrupted and saved. Go on with: python {sys.argv[0]} --resume {out}")
             return 130
-        arms = compare(spec, outcome, out) if args.compare else {}
+        arms = compare(spec, outcome, out, resume) if args.compare else {}
     report(outcome, arms, out)
-    return 0
+    return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
 
 
-def report(outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path) -> None:
+def report(outcome: "Outcome", arms: Mapping[str, "Outcome | None"], out: Path) -> None:
     run, best, (started, ended) = outcome.run, outcome.best, outcome.engine_pids
-    print(f"\n{len(run.lineage.clones)} clones in {run.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
+    print(f"\n{len(run.lineage.clones)} clones in {run.usage.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
     print(f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {started} at the start, {ended} at the end")
     print(f"test puzzles: {outcome.base.episodes}, none seen in training")
     print(f"  base model   {outcome.base}")
     print(f"  population   {outcome.scores}" + (f"  ({best.name})" if best else ""))
     for name, arm in arms.items():
         print(f"  {name:<12} {arm.scores if arm else 'interrupted'}")
-    print(f"adapter (loads with peft and vLLM): {out / BEST}")
-    print(f"lineage and schedule: {out / EXPERIMENT / LINEAGE}, {out / EXPERIMENT / SCHEDULE}")
+    print(f"adapter (loads with peft and vLLM): {out / 'best'}")
+    print(f"lineage and schedule: {out / 'population' / 'lineage.json'}, schedule.json beside it")
 
 
 if __name__ == "__main__":
