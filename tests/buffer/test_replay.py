@@ -1,4 +1,7 @@
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,34 +91,43 @@ def test_a_shortage_says_how_many_there_were(tmp_path: Path, make_group, open_bu
     assert buffer.stats()["buffer/wait_s"] >= 0.01
 
 
+@contextmanager
+def waiting_trainer(buffer: ReplayBuffer) -> Iterator[list[Group | BufferClosedError]]:
+    """A thread that waits for 3 groups when the block begins; at its end, what it got."""
+    outcome: list[Group | BufferClosedError] = []
+
+    def wait() -> None:
+        try:
+            outcome.extend(buffer.sample(3, np.random.default_rng(0), timeout_s=60))
+        except BufferClosedError as error:
+            outcome.append(error)
+
+    announced = buffer.room(0)
+    trainer = threading.Thread(target=wait, daemon=True)
+    trainer.start()
+    deadline = time.monotonic() + 20
+    while buffer.room(0) == announced:  # asking for 3 makes more room than the 2 per batch that were announced
+        assert time.monotonic() < deadline
+    yield outcome
+    trainer.join(20)
+    assert not trainer.is_alive()
+
+
 def test_a_waiting_trainer_gets_its_batch_when_the_last_group_arrives(tmp_path: Path, make_group, open_buffer) -> None:
     buffer = open_buffer(tmp_path)
-    got: list[Group] = []
-    trainer = threading.Thread(target=lambda: got.extend(buffer.sample(2, np.random.default_rng(0), timeout_s=20)))
-    trainer.start()
-    for name in ("a", "b"):
-        buffer.append(make_group(name))
-    trainer.join(20)
-    assert {group.group_id for group in got} == {"a", "b"}
+    with waiting_trainer(buffer) as got:
+        for name in ("a", "b", "c"):
+            buffer.append(make_group(name))
+    assert {group.group_id for group in got} == {"a", "b", "c"}
 
 
 def test_closing_wakes_who_waits_and_later_calls_touch_nothing(tmp_path: Path, make_group, open_buffer) -> None:
     """Case B30."""
     buffer = open_buffer(tmp_path)
     buffer.append(make_group("kept"))
-    errors: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            buffer.sample(2, np.random.default_rng(0), timeout_s=20)
-        except BufferClosedError as error:
-            errors.append(error)
-
-    trainer = threading.Thread(target=wait)
-    trainer.start()
-    buffer.close()
-    trainer.join(20)
-    assert len(errors) == 1
+    with waiting_trainer(buffer) as got:
+        buffer.close()
+    assert [type(error) for error in got] == [BufferClosedError]
     assert buffer.room(0) == 0
     with pytest.raises(BufferClosedError):
         buffer.append(make_group("late"))
@@ -123,6 +135,16 @@ def test_closing_wakes_who_waits_and_later_calls_touch_nothing(tmp_path: Path, m
         buffer.advance(99)
     again = open_buffer(tmp_path)
     assert again.group_ids() == ["kept"]
+
+
+def test_uses_that_go_with_an_old_group_are_counted(tmp_path: Path, make_group, open_buffer) -> None:
+    buffer = open_buffer(tmp_path, BufferConfig(window=0, max_reuse=3))
+    for name in ("a", "b"):
+        buffer.append(make_group(name))
+    drawn_ids(buffer, 1)
+    buffer.advance(1)
+    stats = buffer.stats()  # one had 2 of its 3 uses left, the other all
+    assert (stats["buffer/evicted_window"], stats["buffer/evicted_unused"], stats["buffer/evicted_uses"]) == (2, 1, 5)
 
 
 def test_versions_only_rise(tmp_path: Path, open_buffer) -> None:

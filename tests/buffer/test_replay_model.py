@@ -14,42 +14,51 @@ from pbt_agents.config import BufferConfig
 from pbt_agents.types import Group, PolicyId, PolicySpan
 
 
-def test_two_threads_share_it(tmp_path: Path, make_group, open_buffer) -> None:
-    """A rollout thread that obeys admission, a trainer that advances: all batches are distinct and fresh, all groups accounted for."""
-    groups = [make_group(f"g{i}") for i in range(40)]
-    failures: list[BaseException] = []
-    buffer = open_buffer(tmp_path, BufferConfig(window=2, max_reuse=2, segment_groups=5), groups_per_batch=4)
-    stop = threading.Event()
-    version = [0]
+class Player:
+    """A rollout thread that obeys admission, until the block ends."""
 
-    def play() -> None:
+    def __init__(self, buffer: ReplayBuffer, groups: list[Group]) -> None:
+        self.buffer, self.groups = buffer, groups
+        self.version = 0
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Player":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
         try:
             for number in range(1_000_000):
-                while buffer.room(0) == 0 and not stop.is_set():
-                    stop.wait(0.0005)
-                if stop.is_set():
-                    return
-                sampled_by = version[0]
-                span = PolicySpan(2, 5, PolicyId("a", 0, sampled_by))
-                attempts = tuple(replace(trajectory, policy_spans=(span,)) for trajectory in groups[number % 40].trajectories)
-                buffer.append(Group(f"{number}", "e", 0, attempts))
+                while self.buffer.room(0) == 0:
+                    if self._stop.wait(0.0005):
+                        return
+                span = PolicySpan(2, 5, PolicyId("a", 0, self.version))
+                played = self.groups[number % len(self.groups)].trajectories
+                self.buffer.append(Group(f"{number}", "e", 0, tuple(replace(trajectory, policy_spans=(span,)) for trajectory in played)))
         except BaseException as error:
-            failures.append(error)
+            self.errors.append(error)
 
-    rollout = threading.Thread(target=play)
-    rollout.start()
+
+def test_two_threads_share_it(tmp_path: Path, make_group, open_buffer) -> None:
+    """All batches are distinct and fresh, and every use of every group is accounted for."""
+    buffer = open_buffer(tmp_path, BufferConfig(window=2, max_reuse=2, segment_groups=5), groups_per_batch=4)
     rng = np.random.default_rng(0)
-    for step in range(60):
-        batch = buffer.sample(4, rng, timeout_s=20)
-        assert len({group.group_id for group in batch}) == 4
-        assert all(0 <= step - group.oldest_version <= 2 for group in batch)
-        if step % 20 == 0:
-            buffer.snapshot(tmp_path / "pins" / str(step))
-        version[0] = step + 1
-        buffer.advance(step + 1)
-    stop.set()
-    rollout.join(20)
-    assert failures == []
+    with Player(buffer, [make_group(f"g{i}") for i in range(40)]) as player:
+        for step in range(60):
+            batch = buffer.sample(4, rng, timeout_s=10)
+            assert len({group.group_id for group in batch}) == 4
+            assert all(0 <= step - group.oldest_version <= 2 for group in batch)
+            if step % 20 == 0:
+                buffer.snapshot(tmp_path / "pins" / str(step))
+            player.version = step + 1
+            buffer.advance(step + 1)
+    assert player.errors == []
     stats = buffer.stats()
     left = stats["buffer/groups"] * 2 - sum(record["uses"] for record in buffer.snapshot(tmp_path / "end")["groups"])
     assert stats["buffer/drawn"] == 240

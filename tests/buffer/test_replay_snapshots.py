@@ -36,6 +36,7 @@ def test_a_clone_holds_the_donors_groups_and_uses_and_nothing_of_its_own(tmp_pat
     for path in (tmp_path / "pinned").iterdir():
         path.unlink()
 
+    assert sorted(files(tmp_path / "clone")) == manifest["segments"]
     assert clone.group_ids() == ["a", "b", "c", "d"]
     assert clone.stats()["buffer/dropped"] == 1
     assert drawn_ids(clone, 4) == {"a", "b", "c", "d"}
@@ -54,6 +55,7 @@ def test_a_clone_keeps_what_its_new_window_and_reuse_allow_not_its_old_ones(tmp_
     donor.append(make_group("new", version=5))
     drawn_ids(donor, 2)
     clone.restore(donor.snapshot(tmp_path / "pinned"), tmp_path / "pinned")
+    assert clone.stats()["buffer/uses_left"] == 0
     clone.window, clone.max_reuse = 8, 2
     assert clone.group_ids() == ["old", "new"]
     drawn_ids(clone, 2)
@@ -70,6 +72,14 @@ def test_a_snapshot_is_whole_and_holds_no_file_that_is_written_to(tmp_path: Path
     buffer.append(make_group("c"))
     assert files(tmp_path / "pinned") == before
     assert [record["group_id"] for record in manifest["groups"]] == ["a", "b"]
+
+
+def test_a_snapshot_holds_no_file_without_a_live_group(tmp_path: Path, make_group, open_buffer) -> None:
+    buffer = open_buffer(tmp_path / "log", BufferConfig(segment_groups=100))
+    buffer.append(make_group())
+    drawn_ids(buffer, 1)
+    assert buffer.snapshot(tmp_path / "pinned") == {"version": 0, "segments": [], "groups": []}
+    assert list((tmp_path / "pinned").iterdir()) == []
 
 
 def test_without_a_checkpoint_all_that_was_appended_is_there_unused(tmp_path: Path, make_group, open_buffer) -> None:
