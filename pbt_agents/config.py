@@ -153,8 +153,8 @@ class FleetConfig:
     """Agents that can be served: at least the size of the population."""
     max_sequences: int = 64
     """Sequences one engine decodes at the same time."""
-    kv_cache_bytes: int = 64 << 20
-    """Per engine."""
+    kv_cache_bytes: int = 0
+    """Per engine; 0 is room for half of the sequences at their full length, which shared prefixes rarely exceed."""
     gpus_per_engine: float = 0.0
 
     def __post_init__(self) -> None:

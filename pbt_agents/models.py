@@ -25,9 +25,12 @@ def resolve_model(name: str) -> str:
     return str(folder.resolve())
 
 
-def context_length(folder: str) -> int | None:
-    """Positions the model was made for, if its config says."""
-    return json.loads((Path(folder) / "config.json").read_text()).get("max_position_embeddings")
+def cache_bytes_per_token(folder: str, bytes_per_value: int = 4) -> int:
+    """What one token takes in an engine's key-value cache."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    return 2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * width * bytes_per_value
 
 
 def _from_hub(name: str) -> Path:

@@ -21,6 +21,7 @@ import ray
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout
 from pbt_agents.errors import ConfigError, EngineDiedError, EngineError, PbtAgentsError
+from pbt_agents.models import cache_bytes_per_token
 from pbt_agents.rollout.engine_client import EngineClient
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
@@ -77,13 +78,15 @@ def engine_plan(config: AgentConfig) -> list[tuple[str, ...]]:
 
 
 def engine_spec(model_path: str, agents: tuple[str, ...], config: AgentConfig, number: int) -> EngineSpec:
+    sequences, tokens = config.fleet.max_sequences, config.rollout.max_episode_tokens
+    enough = cache_bytes_per_token(model_path) * tokens * max(sequences // 2, 1)
     return EngineSpec(
         model_path,
         agents,
         lora_rank=config.model.lora_rank,
-        max_tokens=config.rollout.max_episode_tokens,
-        max_sequences=config.fleet.max_sequences,
-        kv_cache_bytes=config.fleet.kv_cache_bytes,
+        max_tokens=tokens,
+        max_sequences=sequences,
+        kv_cache_bytes=config.fleet.kv_cache_bytes or enough,
         seed=(config.seed * 1000 + number) % (1 << 32),
     )
 
