@@ -77,7 +77,8 @@ class Population:
         path = Path(self[slot].storage.trial_fs_path) / f"checkpoint_{step:06d}"
         path.mkdir()
         (path / "weights").write_text(f"{slot}@{step}")
-        saved = _TrainingResult(tune.Checkpoint.from_directory(path), {"fitness": fitness, "training_iteration": step})
+        metrics = {"fitness": fitness, "training_iteration": step, "trial_id": f"m{slot}"}
+        saved = _TrainingResult(tune.Checkpoint.from_directory(path), metrics)
         self[slot].run_metadata.checkpoint_manager.register_checkpoint(saved)
 
     def report(self, slot, fitness, step):
@@ -302,6 +303,7 @@ def test_a_clones_clock_is_its_checkpoints(pair):
 def test_a_member_that_starts_again_after_a_crash_keeps_its_clock_and_its_clone(pair):
     """A crash during the exploit too: the trial holds its new config and the adopted checkpoint."""
     before = dict(pair[1].config)
+    pair.scheduler._trial_state[pair[1]].last_perturbation_time = 7
     pair.scheduler.on_trial_error(pair.controller, pair[1])
     pair.scheduler.on_trial_add(pair.controller, pair[1])
     assert pair[1].config == before

@@ -100,13 +100,23 @@ def test_a_folder_without_state_is_refused(tmp_path):
         check_experiment(tmp_path)
 
 
-def test_a_snapshot_waits_for_the_copy_under_way_and_follows_at_once_only_when_due(tmp_path):
-    experiment, snapshots = Experiment(tmp_path), Snapshots()
-    snapshots.due = True
-    snapshots.take_if_due(experiment, tmp_path)
+def test_a_snapshot_waits_for_the_copy_of_the_former_one(tmp_path):
+    experiment = Experiment(tmp_path)
+    experiment.take()
     assert experiment.calls == ["wait", "checkpoint"]
-    snapshots.take_if_due(experiment, tmp_path)
-    assert len(experiment.calls) == 2
+
+
+def test_snapshots_are_taken_when_due_and_else_every_eight_seconds(tmp_path, monkeypatch):
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr("pbt_agents.scheduling.state.time.monotonic", lambda: now.s)
+    experiment, snapshots = Experiment(tmp_path), Snapshots()
+    taken_at = []
+    for now.s in range(100, 130):
+        snapshots.due, before = now.s in (100, 113), experiment.count
+        snapshots.take_if_due(experiment, tmp_path)
+        if experiment.count > before:
+            taken_at.append(now.s)
+    assert taken_at == [100, 109, 113, 122]
 
 
 def test_snapshots_take_a_small_share_of_the_drivers_time(tmp_path, monkeypatch):
