@@ -70,6 +70,8 @@ class EngineClient:
 
     async def close(self) -> None:
         """Waiting calls raise EngineDiedError."""
+        if self._socket.closed:
+            return
         self._lose("the client was closed")
         self._socket.monitor(None, 0)
         self._monitor.close()
@@ -90,7 +92,8 @@ class EngineClient:
         except TimeoutError as error:
             raise EngineDiedError(f"engine at {self.address} gave no answer within {timeout_s} s.") from error
         except asyncio.CancelledError:
-            self._mailbox.send([messages.encode(messages.Cancel(call.call))])
+            if not self._lost:
+                self._mailbox.send([messages.encode(messages.Cancel(call.call))])
             raise
         finally:
             self._waiting.pop(call.call, None)

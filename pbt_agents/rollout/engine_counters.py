@@ -3,6 +3,8 @@
 import os
 from dataclasses import asdict, dataclass
 
+from pbt_agents.types import Completion
+
 
 @dataclass
 class EngineCounters:
@@ -22,6 +24,20 @@ class EngineCounters:
     """Adapters loaded."""
     swap_s: float = 0.0
     """For which no step ran because a slot was written."""
+
+    divergences: int = 0
+    """Times a policy sampled from what is not a distribution."""
+
+    def count_step(self, seconds: float, cpu_s: float) -> None:
+        self.steps += 1
+        self.step_s += seconds
+        self.step_cpu_s += cpu_s
+
+    def count_completion(self, completion: Completion) -> None:
+        self.requests += 1
+        self.tokens_generated += len(completion.token_ids)
+        self.prompt_tokens += completion.prompt_tokens
+        self.cached_tokens += completion.cached_tokens
 
     def read(self) -> dict[str, float]:
         """The counters, and the process's CPU time and memory."""

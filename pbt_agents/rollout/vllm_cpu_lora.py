@@ -89,15 +89,15 @@ def add_lora_linear(
             target.addmm_(x @ a[self._only_slot, 0].t(), b[self._only_slot, 0].t(), alpha=scale)
         else:
             slots, _, rank, _ = a.shape
-            shrunk = (x @ a.view(slots * rank, -1).t()).mul_(_own_slot(self, slots, rank, x))
+            # Filled, not multiplied with 0: another agent's diverged adapter may be infinite here, and 0 * inf would spread to all.
+            shrunk = (x @ a.view(slots * rank, -1).t()).masked_fill_(_other_slots(self, slots, rank), 0.0)
             target.addmm_(shrunk, b[:, 0].transpose(1, 2).reshape(slots * rank, width), alpha=scale)
         start += width
 
 
-def _own_slot(self: Any, slots: int, rank: int, x: torch.Tensor) -> torch.Tensor:
-    """[tokens, slots * rank]: 1 where the column belongs to the token's slot. Made once per batch."""
-    key = (slots, rank, x.dtype)
-    if key not in self._masks:
-        own = self.token_lora_indices[:, None] == torch.arange(slots, device=x.device)
-        self._masks[key] = own.to(x.dtype).repeat_interleave(rank, 1)
-    return self._masks[key]
+def _other_slots(self: Any, slots: int, rank: int) -> torch.Tensor:
+    """[tokens, slots * rank]: true where the column belongs to a slot that is not the token's. Made once per batch."""
+    if (slots, rank) not in self._masks:
+        own = self.token_lora_indices[:, None] == torch.arange(slots, device=self.device)
+        self._masks[slots, rank] = ~own.repeat_interleave(rank, 1)
+    return self._masks[slots, rank]

@@ -14,9 +14,12 @@ An agent whose adapter was never loaded answers as the base model, stamped with 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pbt_agents.engine import AdapterLayout, LocalEngine
 from pbt_agents.errors import EngineDiedError, EngineError
@@ -46,6 +49,8 @@ class VLLMEngine:
         (self._layout,) = self._vllm.collective_rpc("register_slots", args=(list(self._slots.values()), spec.lora_rank))
         self._policies = {agent: PolicyId(agent, UNPUBLISHED, 0) for agent in spec.agents}
         self._checksums = dict.fromkeys(spec.agents, "")
+        self._diverged: set[PolicyId] = set()
+        """Policies that sampled from what is not a distribution. Their agents are answered again after the next adapter."""
         self._live: dict[str, Request] = {}
         self._submitted = 0
         self._loop = StepLoop(self._step, lambda: bool(self._live), self._die)
@@ -107,9 +112,14 @@ class VLLMEngine:
 
     def _start(self, request: Request) -> None:
         """Hand a new request to vLLM, to be answered by the policy that the slot holds now."""
+        policy = BASE if request.agent is None else self._policies[request.agent]
+        if policy in self._diverged:
+            request.answer.fail(_not_finite(policy))
+            return
         self._submitted += 1
         request.id = str(self._submitted)
-        request.sampled_by(BASE if request.agent is None else self._policies[request.agent], start=0)
+        request.cache_epoch = self.counters.divergences
+        request.sampled_by(policy, start=0)
         try:
             self._submit(request)
         except Exception as error:  # vLLM's checks raise many kinds; a broken engine shows in its next step
@@ -149,9 +159,10 @@ class VLLMEngine:
 
     def _hand_over(self, request: Request, policy: PolicyId) -> None:
         """Stamp the new policy on the tokens still to come. Who has sampled none yet starts again, its prompt unread by the old one."""
-        sampled = self._vllm.output_processor.request_states[request.internal_id].detokenizer.num_output_tokens()
+        sampled = self._state(request).detokenizer.num_output_tokens()
+        salt = request.cache_salt()
         request.sampled_by(policy, start=sampled)
-        if sampled == 0 and request.salt is None:
+        if sampled == 0 and request.cache_salt() != salt:
             self._vllm.abort_request([request.id])
             self._submit(request)
 
@@ -159,17 +170,33 @@ class VLLMEngine:
         started, cpu = time.perf_counter(), time.thread_time()
         outputs = self._vllm.step()
         finished = [(self._live.pop(output.request_id), output) for output in outputs if output.finished]
-        completions = [(request.answer, request.completion(output)) for request, output in finished]
-        deliver(completions)
-        counters = self.counters
-        counters.steps += 1
-        counters.step_s += time.perf_counter() - started
-        counters.step_cpu_s += time.thread_time() - cpu
+        completions = [(request, request.completion(output)) for request, output in finished]
+        sick = [request for request, completion in completions if not np.isfinite(completion.logprobs).all()]
+        sick += [request for request in self._live.values() if not math.isfinite(self._logprob(request))]
+        if sick:
+            self._quarantine(sick)
+        deliver([(request.answer, completion) for request, completion in completions if request not in sick])
+        self.counters.count_step(time.perf_counter() - started, time.thread_time() - cpu)
         for _, completion in completions:
-            counters.requests += 1
-            counters.tokens_generated += len(completion.token_ids)
-            counters.prompt_tokens += completion.prompt_tokens
-            counters.cached_tokens += completion.cached_tokens
+            self.counters.count_completion(completion)
+
+    def _state(self, request: Request) -> Any:
+        """What vLLM knows of an unfinished request."""
+        return self._vllm.output_processor.request_states[request.internal_id]
+
+    def _logprob(self, request: Request) -> float:
+        """Of all its tokens so far."""
+        return self._state(request).logprobs_processor.cumulative_logprob
+
+    def _quarantine(self, sick: list[Request]) -> None:
+        """Fail all that the agents of these requests asked, and clean the cache: a block that holds a NaN spoils whoever gets it next."""
+        agents = {request.agent for request in sick}
+        for request in sick + [request for request in self._live.values() if request.agent in agents]:
+            self._abort(request)
+            request.answer.fail(_not_finite(request.span_starts[-1][1]))
+        self._diverged |= {self._policies[agent] for agent in agents if agent is not None}
+        self._vllm.collective_rpc("clean_cache")
+        self.counters.divergences += 1
 
     def _die(self, error: BaseException) -> None:
         deliver([(request.answer, _died(error)) for request in self._live.values()])
@@ -181,6 +208,10 @@ def _require_successor(adapter: AdapterRef, held: PolicyId, held_checksum: str) 
     new, old = (adapter.policy.lineage, adapter.policy.version), (held.lineage, held.version)
     if new < old or (new == old and held_checksum not in ("", adapter.checksum)):
         raise EngineError(f"{adapter.policy} comes after {held}. A restore or a clone must raise the lineage, an update the version.")
+
+
+def _not_finite(policy: PolicyId) -> EngineError:
+    return EngineError(f"{policy} samples from a distribution that is not finite: its adapter has diverged. It is not asked again.")
 
 
 def _died(error: BaseException) -> EngineDiedError:

@@ -33,9 +33,14 @@ class AdapterSlots:
         return layout
 
     def write_slot(self, lora_id: int, values: torch.Tensor) -> bool:
-        """Copy flat float32 values into the slot. False when it does not read back as written; the old values are back then."""
+        """Copy flat float32 values into the slot. False, with the old values in place, when it does not read back as written or when
+        a value is beyond the slot's own type.
+        """
         live, registered = self._slots[lora_id]
-        written = _split(values.to(live[0].device, live[0].dtype), live)
+        rounded = values.to(live[0].device, live[0].dtype)
+        if not torch.isfinite(rounded).all():
+            return False
+        written = _split(rounded, live)
         torch._foreach_copy_(live, written)
         if not all(torch.equal(slot, source) for slot, source in zip(live, written, strict=True)):
             torch._foreach_copy_(live, registered)
@@ -47,6 +52,11 @@ class AdapterSlots:
     def read_slot(self, lora_id: int) -> torch.Tensor:
         """The slot's values as the forward pass sees them, flat, float32, on the CPU."""
         return torch.cat([slot.flatten() for slot in self._slots[lora_id][0]]).float().cpu()
+
+    def clean_cache(self) -> None:
+        """Take NaN and infinity out of the keys and values: attention multiplies the unused rest of a block with 0, and 0 * NaN is NaN."""
+        for cache in self.model_runner.kv_caches:
+            cache.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _slot_tensors(adapters: Any, lora_id: int) -> tuple[AdapterLayout, list[torch.Tensor], list[torch.Tensor]]:

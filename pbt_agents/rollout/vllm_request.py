@@ -24,6 +24,8 @@ class Request:
     """vLLM's own, of its latest submission."""
     span_starts: list[tuple[int, PolicyId]] = field(default_factory=list)
     """(position of a span's first token, policy)."""
+    cache_epoch: int = 0
+    """Rises when the engine's cache had to be cleaned: what a caller's salt found in it before is not to be used again."""
 
     def sampled_by(self, policy: PolicyId, start: int) -> None:
         """Tokens from `start` on come from `policy`."""
@@ -34,7 +36,7 @@ class Request:
     def cache_salt(self) -> str:
         """Keys the prefix cache: the whole policy, or the caller's salt within the agent's lineage."""
         policy = self.span_starts[-1][1]
-        return str(policy) if self.salt is None else f"{policy.agent}.{policy.lineage}:{self.salt}"
+        return str(policy) if self.salt is None else f"{policy.agent}.{policy.lineage}:{self.cache_epoch}:{self.salt}"
 
     def completion(self, output: Any) -> Completion:
         """From vLLM's final RequestOutput."""

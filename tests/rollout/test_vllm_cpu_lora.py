@@ -79,6 +79,18 @@ def test_rows_of_the_base_keep_their_bits(patched):
     assert torch.equal(got[3], expected[3])
 
 
+def test_an_infinite_adapter_stays_with_its_own_rows(patched, monkeypatch):
+    """B15: its rows in the stacked product are infinite for every token, and 0 * inf is NaN."""
+    a, b = weights(seed=1)
+    for part in (*a, *b):
+        part[1] = 1e38
+    monkeypatch.setitem(globals(), "weights", lambda seed: (a, b))
+    got, expected = apply(patched, [0, 1, -1, 2])
+    assert not got[1].isfinite().all()
+    for row in (0, 2, 3):
+        torch.testing.assert_close(got[row], expected[row], rtol=1e-6, atol=1e-5)
+
+
 def test_a_batch_forgets_the_slots_of_the_one_before(patched):
     from vllm.lora.layers import LoRAMapping
 

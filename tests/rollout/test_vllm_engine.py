@@ -44,7 +44,7 @@ def model_path(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def address(model_path, tmp_path_factory) -> Iterator[str]:
     address = f"ipc://{tmp_path_factory.mktemp('engine')}/engine.sock"
-    with engine_process(EngineSpec(model_path, AGENTS, lora_rank=8, max_tokens=480, max_sequences=4), address):
+    with engine_process(EngineSpec(model_path, AGENTS, lora_rank=8, max_tokens=480, max_sequences=4, kv_cache_bytes=10 << 20), address):
         yield address
 
 
@@ -294,6 +294,27 @@ def test_what_is_not_a_successor_is_refused_and_the_old_adapter_stays(run, tmp_p
     assert before.policy_spans == after.policy_spans
     np.testing.assert_array_equal(before.token_ids, after.token_ids)
     np.testing.assert_allclose(before.logprobs, after.logprobs, atol=1e-5)
+
+
+def test_a_diverged_agent_is_refused_and_spoils_nobody_else(run, reference):
+    """B15: its adapter is finite, but not what the forward pass makes of it; keys and values lie in blocks that others get next."""
+    adapter = reference.adapter(12)
+
+    async def scenario(client, publisher):
+        await publisher.publish({name: tensor * 1e10 for name, tensor in adapter.items()}, next_policy())
+        calls = [client.generate(agent, LONG, Sampling(30, ())) for agent in ("a0", None) * 6]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        # Enough for every block of the cache to change hands.
+        later = await asyncio.gather(*[client.generate(None, LONG[: 50 + n], Sampling(100, ()), salt=str(n)) for n in range(40)])
+        await publisher.publish(adapter, next_policy())
+        return outcomes[::2], outcomes[1::2] + later, await client.generate("a0", LONG, Sampling(10, ()), salt="episode")
+
+    diverged, others, mended = run(scenario)
+    assert {type(outcome) for outcome in diverged} == {EngineError}
+    assert "diverged" in str(diverged[0])
+    for completion in others:
+        assert np.isfinite(completion.logprobs).all()
+    np.testing.assert_allclose(mended.logprobs, reference.logprobs(LONG, mended, adapter), atol=1e-3)
 
 
 def test_fifty_swaps_leave_memory_as_it_was(run, reference):

@@ -111,3 +111,17 @@ def test_a_bfloat16_slot_holds_the_rounded_values(value):
     extension, _ = slots(Manager(torch.bfloat16))
     assert extension.write_slot(7, torch.full((COUNT,), value))
     assert extension.read_slot(7).unique().tolist() == [1.0]
+
+
+def test_a_value_beyond_the_slots_type_is_not_written():
+    extension, _ = slots(Manager(torch.float16))
+    assert not extension.write_slot(7, torch.full((COUNT,), 1e6))
+    assert not extension.read_slot(7).any()
+
+
+def test_a_cleaned_cache_keeps_what_is_finite():
+    cache = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf, -2.0])
+    extension = AdapterSlots()
+    extension.model_runner = SimpleNamespace(kv_caches=[cache])
+    extension.clean_cache()
+    assert cache.tolist() == [1.0, 0.0, 0.0, 0.0, -2.0]

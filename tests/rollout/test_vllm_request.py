@@ -63,7 +63,7 @@ def test_a_callers_salt_outlives_versions_but_neither_lineage_nor_agent():
         asked = request(salt="3")
         asked.sampled_by(policy, start=0)
         keys.add(asked.cache_salt())
-    assert keys == {"a0.1:3", "a0.2:3", "a1.1:3"}
+    assert keys == {"a0.1:0:3", "a0.2:0:3", "a1.1:0:3"}
 
 
 @pytest.mark.slow
