@@ -14,6 +14,7 @@ ENGINE_ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
 """To be set before torch or vllm is imported."""
@@ -48,7 +49,7 @@ class EngineSpec:
 
 
 def build_engine(spec: EngineSpec) -> Any:
-    """vLLM's synchronous engine, in this process."""
+    """vLLM's synchronous engine, in this process. Raises ConfigError when it refuses the settings."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -58,29 +59,32 @@ def build_engine(spec: EngineSpec) -> Any:
     vllm_cpu_lora.install()
     # The CPU's default block of 128 tokens would leave short episodes without any prefix reuse.
     cpu_only: dict[str, Any] = {"block_size": 32, "enforce_eager": True} if current_platform.is_cpu() else {}
-    return LLMEngine.from_engine_args(
-        EngineArgs(
-            model=spec.model_path,
-            dtype=spec.dtype,
-            seed=spec.seed,
-            skip_tokenizer_init=True,  # ids in, ids out
-            generation_config="vllm",  # never the model folder's sampling defaults
-            max_model_len=spec.max_tokens,
-            max_num_seqs=spec.max_sequences,
-            kv_cache_memory_bytes=spec.kv_cache_bytes,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",  # of the distribution that was sampled from: temperature applied
-            async_scheduling=False,  # a step's tokens are known when it returns, so a slot written after it did not sample them
-            disable_log_stats=True,
-            enable_lora=True,
-            max_lora_rank=spec.lora_rank,
-            max_loras=len(spec.agents),
-            max_cpu_loras=len(spec.agents),
-            lora_target_modules=list(spec.target_modules),
-            worker_extension_cls="pbt_agents.rollout.vllm_extension.AdapterSlots",
-            **cpu_only,
-        )
+    arguments = EngineArgs(
+        model=spec.model_path,
+        dtype=spec.dtype,
+        seed=spec.seed,
+        skip_tokenizer_init=True,  # ids in, ids out
+        generation_config="vllm",  # never the model folder's sampling defaults
+        max_model_len=spec.max_tokens,
+        max_num_seqs=spec.max_sequences,
+        kv_cache_memory_bytes=spec.kv_cache_bytes,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",  # of the distribution that was sampled from: temperature applied
+        async_scheduling=False,  # a step's tokens are known when it returns, so a slot written after it did not sample them
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        enable_lora=True,
+        max_lora_rank=spec.lora_rank,
+        max_loras=len(spec.agents),
+        max_cpu_loras=len(spec.agents),
+        lora_target_modules=list(spec.target_modules),
+        worker_extension_cls="pbt_agents.rollout.vllm_extension.AdapterSlots",
+        **cpu_only,
     )
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except ValueError as error:  # too little cache for one sequence, more tokens than the model was made for, an unknown dtype
+        raise ConfigError(f"vLLM builds no engine from {spec}: {error}") from error
 
 
 def lora_request(agent: str, slot: int) -> Any:

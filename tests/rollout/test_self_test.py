@@ -38,3 +38,8 @@ def test_the_slots_hold_nothing_afterwards(seen):
 
 def test_a_dead_step_loop_fails_every_call_with_its_reason(seen):
     assert seen["died"] == ["EngineDiedError: the engine's step loop ended: RuntimeError: out of memory"] * 4
+
+
+def test_settings_that_vllm_refuses_are_a_config_error(seen):
+    assert "max_tokens=256" in seen["no room"]
+    assert "kv_cache_bytes=65536" in seen["no room"]

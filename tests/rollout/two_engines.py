@@ -1,12 +1,13 @@
-"""In a process of its own: an engine whose base is wrong, then one that is right and whose step loop dies. Prints what happened, as JSON.
+"""In a process of its own: an engine whose base is wrong, one that cannot be built, and a right one whose step loop dies.
 
-python tests/rollout/two_engines.py FOLDER
+Prints what happened, as JSON: python tests/rollout/two_engines.py FOLDER
 """
 
 import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
@@ -14,7 +15,7 @@ os.environ.update(ENGINE_ENVIRONMENT)
 
 import numpy as np
 
-from pbt_agents.errors import GuardError
+from pbt_agents.errors import ConfigError, GuardError
 from pbt_agents.rollout import vllm_cpu_lora
 from pbt_agents.rollout.self_test import self_test
 from pbt_agents.rollout.vllm_engine import VLLMEngine
@@ -35,6 +36,11 @@ def main(folder: str) -> dict[str, object]:
     asyncio.run(stock.close())
 
     vllm_cpu_lora.install = install
+    try:
+        VLLMEngine(replace(spec, kv_cache_bytes=1 << 16))
+    except ConfigError as error:
+        seen["no room"] = str(error)
+
     engine = VLLMEngine(spec)
     seen["patched"] = self_test(engine, spec)
     seen["zeros"] = all(not asyncio.run(engine.read_slot(agent)).any() for agent in spec.agents)
