@@ -16,6 +16,10 @@ class EpisodeError(PbtAgentsError):
     """One episode is lost, by its environment or its limits. It is counted, and the run goes on."""
 
 
+class NoExperienceError(PbtAgentsError):
+    """An agent cannot play: group after group is lost. Its policy diverged, or its environment is broken."""
+
+
 class EngineError(PbtAgentsError):
     """The engine refused or failed one request; other requests are unaffected."""
 

@@ -4,18 +4,22 @@ Owns what Tune asks of a trial: set-up, a step of updates and an evaluation, che
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pbt_agents.config import AgentConfig, field_path
+from pbt_agents.errors import NoExperienceError
 from pbt_agents.models import resolve_model
 from pbt_agents.resources import cores
 from pbt_agents.ring import Place, Ring
 from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
 from pbt_agents.scheduling.in_place import InPlaceTrainable
 from pbt_agents.stop_sign import STOP_FILE
+
+logger = logging.getLogger(__name__)
 
 
 class AgentPipeline(InPlaceTrainable):
@@ -47,19 +51,30 @@ class AgentPipeline(InPlaceTrainable):
     def step(self) -> dict[str, Any]:
         """A fixed number of optimizer steps, then fitness. Cut short, with the last fitness, when the run is asked to stop.
 
-        Batches that allowed no step are replaced, up to as many again; a policy that diverged gets none, and reports NaN.
+        An agent that took no step, or cannot play any more, has diverged: it reports NaN, and the population replaces it.
         """
+        try:
+            rows = self._train()
+        except NoExperienceError as error:
+            logger.warning("%s has no experience to train on: %s", self.trial_id, error)
+            rows = []
+        if rows is None:
+            return {**self._result, **self._standing(), "done": True}
+        diverged = {} if any(row["trainer/stepped"] for row in rows) else {"fitness": math.nan}
+        self._result = {**mean_metrics(rows), **self._ring.evaluate(), **diverged, **self._ring.stats(), **self._standing()}
+        return dict(self._result)
+
+    def _train(self) -> list[dict[str, Any]] | None:
+        """The updates of a step; batches that allowed no optimizer step are replaced, up to as many again. None when asked to stop."""
         wanted = self._ring.config.evaluation.updates_per_evaluation
         rows: list[dict[str, Any]] = []
         while sum(row["trainer/stepped"] for row in rows) < wanted and len(rows) < 2 * wanted:
             row = self._ring.update(self._stop_file.exists)
             if row is None:
-                return {**self._result, **self._standing(), "done": True}
+                return None
             rows.append(row)
             self._updates_log.write(json.dumps({**self._standing(), **row}) + "\n")
-        diverged = {"fitness": math.nan} if not any(row["trainer/stepped"] for row in rows) else {}
-        self._result = {**mean_metrics(rows), **self._ring.evaluate(), **diverged, **self._ring.stats(), **self._standing()}
-        return dict(self._result)
+        return rows
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         state = self._ring.snapshot(Path(checkpoint_dir))

@@ -19,7 +19,7 @@ import numpy as np
 from pbt_agents.config import RolloutConfig
 from pbt_agents.engine import RolloutEngine
 from pbt_agents.environment import Environment
-from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError
+from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError, NoExperienceError
 from pbt_agents.rollout.episode import Limits, play
 from pbt_agents.rollout.renderer import ChatRenderer
 from pbt_agents.types import Group, Trajectory
@@ -27,6 +27,10 @@ from pbt_agents.types import Group, Trajectory
 Value = TypeVar("Value")
 _IDLE_S = 0.005
 """Between looks for room when nothing is in flight."""
+_LOST_GROUPS = 6
+"""In a row: not an accident any more."""
+_PAUSE_S = 0.2
+"""After a lost group, so that an engine that refuses at once is not asked without end."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class RolloutWorker:
         self._error: BaseException | None = None
         self.last_abort: Exception | None = None
         """Why the latest lost episode was lost."""
+        self._lost_groups = 0
+        """Since the last one that was not."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True)
         self._thread.start()
@@ -102,9 +108,11 @@ class RolloutWorker:
         return self.run(self._evaluate(seeds, make_environment, temperature, agent))
 
     def check(self) -> None:
-        """Raise what ended the rollouts, if anything did."""
+        """Raise what ended the rollouts, if anything did; NoExperienceError while group after group is lost."""
         if self._error is not None:
             raise self._error
+        if self._lost_groups >= _LOST_GROUPS:
+            raise NoExperienceError(f"{self._lost_groups} groups in a row were lost, the last to: {self.last_abort}")
 
     def stats(self) -> dict[str, float]:
         """Totals since the start of this process."""
@@ -123,6 +131,7 @@ class RolloutWorker:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _start(self, lineage: int, seeds: np.random.Generator) -> None:
+        self._lost_groups = 0
         self._names = (f"{self._task.agent}.{lineage}.{number}" for number in itertools.count())
         self._seeds = seeds
 
@@ -165,8 +174,11 @@ class RolloutWorker:
             return
         if len(trajectories) < 2:
             self._counts["groups_dropped"] += 1
+            self._lost_groups += 1
+            await asyncio.sleep(_PAUSE_S)
             return
         self._counts["groups"] += 1
+        self._lost_groups = 0
         try:
             self._deliver(Group(name, self._task.environment, seed, tuple(trajectories)))
         except Exception as error:

@@ -1,12 +1,13 @@
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from pbt_agents.config import RolloutConfig
 from pbt_agents.environment import StepResult
-from pbt_agents.errors import EngineDiedError, EpisodeError
+from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError, NoExperienceError
 from pbt_agents.rollout.episode import Limits, play
 from pbt_agents.rollout.renderer import ChatRenderer
 from pbt_agents.rollout.worker import RolloutWorker, Task
@@ -230,3 +231,20 @@ def test_the_salt_follows_the_episode_only_when_asked():
             harness.worker.start(0, np.random.default_rng(0))
             assert harness.enough.wait(10)
         assert set(engine.salts) == expected
+
+
+def test_an_agent_that_the_engine_refuses_again_and_again_says_so_and_does_not_hammer():
+    """A diverged adapter is refused at once; without a pause the worker would ask thousands of times."""
+    engine = ScriptedEngine(error=EngineError("agent0 has diverged"))
+    with Harness([engine], group_size=2, groups_in_flight=2) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        deadline = time.monotonic() + 30
+        with pytest.raises(NoExperienceError, match=r"groups in a row were lost.*has diverged"):
+            while time.monotonic() < deadline:
+                harness.worker.check()
+                harness.worker.run(asyncio.sleep(0.01))
+        assert len(engine.prompts) < 50
+        engine.error = None
+        harness.worker.stop()
+        harness.worker.start(1, np.random.default_rng(0))
+        harness.worker.check()
