@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -126,6 +125,13 @@ class Harness:
         if len(self.groups) == self.limit:
             self.enough.set()
 
+    def wait(self, condition):
+        for _ in range(3000):
+            if condition():
+                return
+            self.worker.run(asyncio.sleep(0.01))
+        pytest.fail("waited for 30 s")
+
     def __enter__(self):
         return self
 
@@ -203,17 +209,18 @@ def test_nothing_is_delivered_after_stop():
         assert harness.groups == []
 
 
+def died(worker):
+    try:
+        worker.check()
+    except EngineDiedError:
+        return True
+    return False
+
+
 def test_a_dead_engine_is_reported_and_not_counted_as_a_lost_episode():
     with Harness([ScriptedEngine(error=EngineDiedError("gone"))]) as harness:
         harness.worker.start(0, np.random.default_rng(0))
-        for _ in range(1000):
-            try:
-                harness.worker.check()
-            except EngineDiedError:
-                break
-            harness.worker.run(asyncio.sleep(0.005))
-        else:
-            pytest.fail("the death of the engine was not reported")
+        harness.wait(lambda: died(harness.worker))
         assert "rollout/aborted_EngineDiedError" not in harness.worker.stats()
 
 
@@ -238,11 +245,9 @@ def test_an_agent_that_the_engine_refuses_again_and_again_says_so_and_does_not_h
     engine = ScriptedEngine(error=EngineError("agent0 has diverged"))
     with Harness([engine], group_size=2, groups_in_flight=2) as harness:
         harness.worker.start(0, np.random.default_rng(0))
-        deadline = time.monotonic() + 30
+        harness.wait(lambda: harness.worker.stats().get("rollout/groups_dropped", 0) >= 6)
         with pytest.raises(NoExperienceError, match=r"groups in a row were lost.*has diverged"):
-            while time.monotonic() < deadline:
-                harness.worker.check()
-                harness.worker.run(asyncio.sleep(0.01))
+            harness.worker.check()
         assert len(engine.prompts) < 50
         engine.error = None
         harness.worker.stop()
