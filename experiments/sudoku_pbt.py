@@ -3,13 +3,14 @@
 python experiments/sudoku_pbt.py --population 4
 """
 
+import ast
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _args import parse
 
@@ -17,7 +18,7 @@ from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
 from pbt_agents.models import resolve_model
 from pbt_agents.population import Budget, PopulationSpec
-from pbt_agents.populations.sudoku import POPULATION
+from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import ray_session
 from pbt_agents.run_folder import new_run, resumed_run
@@ -41,6 +42,8 @@ class Args:
     """Environment and variant, or one's own as my_package.maze:ENVIRONMENT."""
     model: str = "tiny"
     """Base model: tiny (in the package), a folder, or a hub id."""
+    set: tuple[str, ...] = ()
+    """Any other setting of an agent by its name, e.g. --set max_reuse=1 fleet=per_agent."""
     seed: int = 0
     """Of puzzles, first values and mutations."""
     out: str | None = None
@@ -54,6 +57,7 @@ class Args:
 def population(args: Args) -> PopulationSpec:
     """The recipe with what the command line changes."""
     agent = POPULATION.agent.with_values({"seed": args.seed, "environment.id": args.environment, "model.path": args.model})
+    agent = agent.with_values(({} if args.model == "tiny" else CHAT_MODEL) | settings(args.set))
     space = dict(POPULATION.search_space)
     if args.window is not None:
         agent = agent.with_values({"window": args.window})
@@ -63,6 +67,20 @@ def population(args: Args) -> PopulationSpec:
     resolve_model(agent.model.path)
     budget = Budget(updates=args.updates, minutes=args.minutes)
     return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
+
+
+def settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """name=value, the value as Python writes it, or a plain word."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes name=value, got '{pair}'.")
+        try:
+            values[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[name] = text
+    return values
 
 
 def main(args: Args) -> int:

@@ -20,3 +20,6 @@ POPULATION = PopulationSpec(
     budget=Budget(updates=100),
     perturbation_updates=10,
 )
+
+CHAT_MODEL = {"max_action_tokens": 512, "max_episode_tokens": 8192, "max_sequences": 16}
+"""What differs for a chat model, which reads full prompts and thinks aloud."""
