@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def test_reopening_the_journal_gives_the_same_lineage(three_clones, journal):
     again = Lineage(journal)
     assert (again.members, again.clones, again.next_number) == (three_clones.members, three_clones.clones, 4)
     assert (again.clones[3].latency_s, again.clones[3].score_after) == (0.02, 0.7)
+
+
+def test_a_record_is_synced_to_the_disk_before_it_counts(three_clones, journal, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((journal.read_bytes().count(b"\n"), len(three_clones.clones))))
+    three_clones.add_clone(clone(4, "d", "b", 40, 1.1))
+    assert synced == [(9, 4)]
 
 
 def test_only_the_first_result_after_a_clone_counts_as_its_score(three_clones):

@@ -253,6 +253,13 @@ def test_fitness_may_be_minimised(tmp_path):
     assert (event.parent, event.score_before, event.parent_score) == ("m0", 0.9, 0.2)
 
 
+def test_an_old_checkpoint_is_no_better_in_the_sense_of_the_mode(tmp_path):
+    pair = Population(tmp_path, [1.0, 0.1], mode="min")
+    pair.save(0, 0.95, 1)
+    pair.report_all([0.2, 0.9], 2)
+    assert pair.scheduler.skipped == {"checkpoint_not_better": 1}
+
+
 def test_members_of_the_upper_quantile_keep_a_fresh_snapshot_and_the_others_do_not(tmp_path):
     population = Population(tmp_path, [1.0] * 4)
     population.report_all([0.1, 0.2, 0.3, 0.9], 1)
@@ -310,6 +317,12 @@ def test_a_member_that_starts_again_after_a_crash_keeps_its_clock_and_its_clone(
     assert pair[1].checkpoint.path.endswith("adopted_000000")
     assert pair.scheduler._trial_state[pair[1]].last_perturbation_time == 3
     assert pair.clones() == [("m0", "m1")]
+
+
+def test_a_member_that_starts_again_never_saves_under_a_name_that_exists(pair):
+    """B49."""
+    pair.scheduler.on_trial_add(pair.controller, pair[0])
+    assert pair[0].storage.current_checkpoint_index == 3
 
 
 def test_a_restored_run_goes_on_with_clocks_draws_and_lineage(pair, tmp_path):
@@ -375,6 +388,7 @@ def test_the_run_leaves_its_lineage_and_the_schedule_of_the_best_member(pair, tm
     """B54."""
     answer(pair.controller.tasks[0], pair[1])
     pair.scheduler.on_trial_complete(pair.controller, pair[1], {"fitness": 0.97, "training_iteration": 4})
+    pair[1].set_status(Trial.TERMINATED)
     pair.scheduler.write_results()
     schedule = json.loads((tmp_path / "run" / "schedule.json").read_text())
     assert (schedule["winner"], schedule["score"], schedule["step_unit"]) == ("m1", 0.97, "training_iteration")
