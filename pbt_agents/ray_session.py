@@ -7,12 +7,16 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+from pbt_agents.ray_reaper import reaped
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -38,7 +42,7 @@ def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
         return
     with _temporary_folder(out / "ray") as folder:
         local = {"num_cpus": os.cpu_count(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        with _ray(address="local", **local, _temp_dir=str(folder), log_to_driver=False):
+        with reaped(folder), _ray(address="local", **local, _temp_dir=str(folder), log_to_driver=False):
             yield
 
 
@@ -48,21 +52,41 @@ def _ray(**options: Any) -> Iterator[None]:
 
     # That a local Ray asks for a token is as it should be, and nothing to warn of.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
-    terminate = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(configure_logging=False, **options)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, terminate)  # Ray's own ends this process on the spot
+        with _starting():
+            ray.init(configure_logging=False, **options)
         yield
     finally:
         ray.shutdown()
 
 
 @contextmanager
+def _starting() -> Iterator[None]:
+    """Ray's start can neither be interrupted nor shut down half-way, and there is nothing to lose yet: a signal ends this process at once.
+
+    The reaper ends the rest. After the block, signals do what they did before; Ray's own way to end on SIGTERM is not kept.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    outer = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in outer.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    print("interrupted while Ray was starting", file=sys.stderr, flush=True)
+    os._exit(130)
+
+
+@contextmanager
 def _temporary_folder(link: Path) -> Iterator[Path]:
     """The temporary folder of this process and all that it starts, until the block ends.
 
-    Ray's sockets need a short path, so it stands in the outer temporary folder; `link` leads to it.
+    Ray's sockets need a short path, so it stands in the outer temporary folder; `link` leads to it. The reaper removes it.
     """
     if link.is_symlink():  # a run in this directory was killed
         shutil.rmtree(link.resolve(), ignore_errors=True)
@@ -78,4 +102,3 @@ def _temporary_folder(link: Path) -> Iterator[Path]:
         del os.environ["TMPDIR"]
         os.environ.update({"TMPDIR": variable} if variable is not None else {})
         link.unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
