@@ -4,6 +4,7 @@ Owns how a spec becomes a Tune run, its budget and its end. A user of Tune's own
 search_space.param_space around AgentPipeline.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
         StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter)) as sign,
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", message="Consider boosting PBT")  # no actor ends at a clone, so there is none to reuse
+        _quiet_tune()
         analysis = _tune(spec, out, scheduler, resume)
     if sign.signal is None:
         (out / EXPERIMENT / _COMPLETE).touch()
@@ -102,7 +103,6 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
 
 def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) -> Any:
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # StopSign lets the members save first
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     return tune.run(
         AgentPipeline,
         name=EXPERIMENT,
@@ -128,6 +128,19 @@ def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) 
         raise_on_failed_trial=False,
         verbose=0,
     )
+
+
+def _quiet_tune() -> None:
+    """No loggers of its own choice, and no advice or alarm about what is as it should be."""
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    os.environ["TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"] = "0"
+    warnings.filterwarnings("ignore", message="Consider boosting PBT")  # no actor ends at a clone, so there is none to reuse
+    # It may copy its state while it writes the next; the next copy makes up for it.
+    logging.getLogger("ray.tune.execution.experiment_state").addFilter(lambda record: not _is(record, FileNotFoundError))
+
+
+def _is(record: logging.LogRecord, kind: type[BaseException]) -> bool:
+    return record.exc_info is not None and isinstance(record.exc_info[1], kind)
 
 
 def _resume_config(out: Path) -> ResumeConfig:
@@ -180,11 +193,12 @@ def _used_up(budget: Budget, meter: ResourceMeter) -> bool:
 
 
 def _parent(scheduler: InPlacePBT, member: str) -> str | None:
-    """Whose clone a member is, once it has a result as one."""
+    """Whose clone a member is, by its last result."""
     names = {trial_id: agent_names(slot_of(trial_id) + 1)[-1] for trial_id in scheduler.lineage.members}
-    trial_id = next(trial_id for trial_id, name in names.items() if name == member)
-    event = scheduler.lineage.latest(trial_id)
-    return names[event.parent] if event and event.score_after is not None else None
+    parents = [
+        event.parent for event in scheduler.lineage.clones.values() if names[event.child] == member and event.score_after is not None
+    ]
+    return names[parents[-1]] if parents else None
 
 
 def _member(trial: Any) -> Member:
