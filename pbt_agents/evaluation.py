@@ -78,6 +78,7 @@ class Evaluator:
     def _mean(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> tuple[float, float]:
         make = environment_maker(self._config.environment, split)
         trajectories = self._worker.evaluate(tasks, make, temperature, agent)
+        assert trajectories is not None, "nobody asks it to stop"
         if None in trajectories:
             raise EpisodeError(f"{trajectories.count(None)} of {len(tasks)} evaluation episodes were lost: {self._worker.last_abort}")
         scored = fitness(np.array([trajectory.score for trajectory in trajectories if trajectory is not None]))

@@ -58,10 +58,11 @@ class AgentPipeline(InPlaceTrainable):
         except NoExperienceError as error:
             logger.warning("%s has no experience to train on: %s", self.trial_id, error)
             rows = []
-        if rows is None:
+        evaluation = None if rows is None else self._ring.evaluate(self._stop_file.exists)
+        if rows is None or evaluation is None:
             return {**self._result, **self._standing(), "done": True}
         diverged = {} if any(row["trainer/stepped"] for row in rows) else {"fitness": math.nan}
-        self._result = {**mean_metrics(rows), **self._ring.evaluate(), **diverged, **self._ring.stats(), **self._standing()}
+        self._result = {**mean_metrics(rows), **evaluation, **diverged, **self._ring.stats(), **self._standing()}
         return dict(self._result)
 
     def _train(self) -> list[dict[str, Any]] | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pbt_agents.buffer.manifest import Manifest
 from pbt_agents.buffer.replay import ReplayBuffer
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout, RolloutEngine
@@ -64,12 +65,14 @@ class Ring:
         self._seconds: dict[str, float] = defaultdict(float)
         self._uninformative: Counter[str] = Counter()
         self.lineage = 0
-        self.updates = 0
+        self.updates = _read_number(place.folder / "updates", 0)
         """Optimizer steps this member has taken; it only rises, while the version is the donor's after a clone."""
 
     def start(self) -> None:
         """Publish the trainer's adapter under a new lineage, and play."""
-        self.lineage = _next_lineage(self._place.folder / "lineage")
+        file = self._place.folder / "lineage"
+        self.lineage = _read_number(file, -1) + 1
+        _write_number(file, self.lineage)  # before anything is known by it
         self._sampler = self._stream(_SAMPLE_STREAM)
         self.publish()
         self.worker.start(self.lineage, self._stream(_TASK_STREAM))
@@ -122,13 +125,18 @@ class Ring:
         self.buffer.advance(self.trainer.version)
         return report.seconds
 
-    def evaluate(self) -> dict[str, float]:
-        """Fitness on fixed tasks of the validation split, sampled: mean, standard error and episodes without verdict."""
+    def evaluate(self, should_stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Fitness on fixed tasks of the validation split, sampled: mean, standard error and episodes without verdict.
+
+        None when told to stop meanwhile.
+        """
         settings = self.config.evaluation
         tasks = np.random.default_rng([self.config.seed, _VALIDATION_STREAM]).integers(1 << 62, size=settings.evaluation_episodes)
         make = environment_maker(self.config.environment, "validation")
         with self._timed("evaluate_s"):
-            trajectories = self.worker.evaluate(tasks.tolist(), make, self.config.rollout.temperature, self._place.agent)
+            trajectories = self.worker.evaluate(tasks.tolist(), make, self.config.rollout.temperature, self._place.agent, should_stop)
+        if trajectories is None:
+            return None
         scores = np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories])
         return fitness(scores)
 
@@ -139,18 +147,22 @@ class Ring:
         pinned = pins / f"{self.lineage}-{self.updates}-{time.time_ns()}"
         manifest = self.buffer.snapshot(pinned)
         _keep_newest(pins, 4)
+        _write_number(self._place.folder / "updates", self.updates)
         return {"agent": self._place.agent, "lineage": self.lineage, "updates": self.updates, "pinned": str(pinned), "experience": manifest}
 
     def restore(self, folder: Path, state: dict[str, Any], config: AgentConfig) -> None:
         """Become the agent of a snapshot, one's own or a donor's, under a new lineage and with `config` applied last.
 
-        What was in flight, and one's own experience, belongs to another policy and is dropped.
+        What was in flight, and one's own experience, belongs to another policy and is dropped. Experience that is no longer there,
+        since the run was moved or the donor went on for long, is played anew.
         """
         self.worker.stop()
         self.trainer.load(folder / "trainer")
-        self.buffer.restore(state["experience"], Path(state["pinned"]))
+        experience, pinned = state["experience"], Path(state["pinned"])
+        self.buffer.restore(experience if pinned.exists() else Manifest(version=experience["version"], segments=[], groups=[]), pinned)
         if state["agent"] == self._place.agent:
             self.updates = max(self.updates, state["updates"])
+        _write_number(self._place.folder / "updates", self.updates)
         self.apply(config)
         self.start()
 
@@ -206,13 +218,14 @@ def fitness(scores: np.ndarray) -> dict[str, float]:
     return {"fitness": float(judged.mean()), "fitness_se": float(judged.std(ddof=1) / np.sqrt(len(judged))), **result}
 
 
-def _next_lineage(file: Path) -> int:
-    """One more than ever used by this agent, kept on disk before it is used."""
-    lineage = int(file.read_text()) + 1 if file.exists() else 0
+def _read_number(file: Path, otherwise: int) -> int:
+    return int(file.read_text()) if file.exists() else otherwise
+
+
+def _write_number(file: Path, number: int) -> None:
     aside = file.with_suffix(".tmp")
-    aside.write_text(str(lineage))
+    aside.write_text(str(number))
     aside.replace(file)
-    return lineage
 
 
 def _keep_newest(folder: Path, count: int) -> None:

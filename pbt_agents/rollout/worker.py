@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ from pbt_agents.types import Group, Trajectory
 Value = TypeVar("Value")
 _IDLE_S = 0.005
 """Between looks for room when nothing is in flight."""
+_LOOK_S = 0.2
+"""Between looks for a reason to stop an evaluation."""
 _LOST_GROUPS = 6
 """In a row: not an accident any more."""
 _PAUSE_S = 0.2
@@ -79,7 +81,12 @@ class RolloutWorker:
 
     def run(self, coroutine: Coroutine[Any, Any, Value], timeout_s: float | None = None) -> Value:
         """Run a coroutine in the worker's loop from another thread, and wait for it."""
-        return self.submit(coroutine).result(timeout_s)
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout_s)
+        except BaseException:  # an interruption of who waits, too
+            future.cancel()
+            raise
 
     def submit(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -102,10 +109,25 @@ class RolloutWorker:
         self.run(self._stop())
 
     def evaluate(
-        self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float, agent: str | None
-    ) -> list[Trajectory | None]:
-        """Play each task once with the newest adapter of `agent` (the base model for None); None where the episode was lost."""
-        return self.run(self._evaluate(seeds, make_environment, temperature, agent))
+        self,
+        seeds: Sequence[int],
+        make_environment: Callable[[], Environment],
+        temperature: float,
+        agent: str | None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> list[Trajectory | None] | None:
+        """Play each task once with the newest adapter of `agent` (the base model for None); None where the episode was lost.
+
+        None for all when told to stop meanwhile.
+        """
+        played = self.submit(self._evaluate(seeds, make_environment, temperature, agent))
+        try:
+            while not wait([played], _LOOK_S).done:
+                if should_stop():
+                    return None
+            return played.result()
+        finally:
+            played.cancel()
 
     def check(self) -> None:
         """Raise what ended the rollouts, if anything did; NoExperienceError while group after group is lost."""
