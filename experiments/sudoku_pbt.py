@@ -16,7 +16,7 @@ from _args import parse
 
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
-from pbt_agents.models import resolve_model
+from pbt_agents.models import check_context, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
@@ -44,6 +44,8 @@ class Args:
     """Base model: tiny (in the package), a folder, or a hub id."""
     set: tuple[str, ...] = ()
     """Any other setting of an agent by its name, e.g. --set max_reuse=1 fleet=per_agent."""
+    test_episodes: int = 256
+    """Fresh tasks that the members, and at the end the best and the base, are scored on."""
     seed: int = 0
     """Of puzzles, first values and mutations."""
     out: str | None = None
@@ -64,7 +66,7 @@ def population(args: Args) -> PopulationSpec:
         del space["window"]
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
-    resolve_model(agent.model.path)
+    check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
     budget = Budget(updates=args.updates, minutes=args.minutes)
     return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
 
@@ -109,11 +111,11 @@ def run(args: Args, out: Path, resume: bool) -> int:
 
     spec = population(args)
     with ray_session(out):
-        outcome = train(spec, out, resume)
+        outcome = train(spec, out, resume, args.test_episodes)
         if outcome is None:
             print(f"interrupted and saved. Go on with: python {sys.argv[0]} --resume {out}")
             return 130
-        arms = compare(spec, outcome, out, resume) if args.compare else {}
+        arms = compare(spec, outcome, out, resume, args.test_episodes) if args.compare else {}
     report(outcome, arms, out)
     return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
 

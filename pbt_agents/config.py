@@ -210,16 +210,14 @@ class AgentConfig:
 
     def with_values(self, values: Mapping[str, Any]) -> "AgentConfig":
         """A copy with fields set by name or path. Integers stay integers: a float with a fraction is refused for them."""
-        config = self
+        changed: dict[str | None, dict[str, Any]] = {}
         for name, value in values.items():
             section, leaf = field_path(name)
-            if section is None:
-                config = dataclasses.replace(config, **{leaf: value})
-                continue
-            part = getattr(config, section)
-            part = dataclasses.replace(part, **{leaf: _like(getattr(part, leaf), name, value)})
-            config = dataclasses.replace(config, **{section: part})
-        return config
+            changed.setdefault(section, {})[leaf] = _like(self.value(name), name, value)
+        # A section at a time, since its fields are checked against each other.
+        own = changed.pop(None, {})
+        sections = {section: dataclasses.replace(getattr(self, section), **leaves) for section, leaves in changed.items() if section}
+        return dataclasses.replace(self, **own, **sections)
 
     def value(self, name: str) -> Any:
         """The field of this name or path."""

@@ -25,6 +25,13 @@ def resolve_model(name: str) -> str:
     return str(folder.resolve())
 
 
+def check_context(folder: str, tokens: int) -> None:
+    """Raises ConfigError when an episode of so many tokens is longer than the model was made for."""
+    made_for = json.loads((Path(folder) / "config.json").read_text()).get("max_position_embeddings")
+    if made_for is not None and tokens > made_for:
+        raise ConfigError(f"max_episode_tokens is {tokens}, but the model in '{folder}' was made for {made_for}. Lower max_episode_tokens.")
+
+
 def cache_bytes_per_token(folder: str, bytes_per_value: int = 4) -> int:
     """What one token takes in an engine's key-value cache."""
     config = json.loads((Path(folder) / "config.json").read_text())

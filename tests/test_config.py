@@ -24,6 +24,11 @@ def test_a_misspelt_name_is_refused_with_the_nearest_known_one():
         AgentConfig.from_dict({"bufer": {}})
 
 
+def test_fields_that_belong_together_are_checked_together():
+    config = AgentConfig().with_values({"max_action_tokens": 600, "max_episode_tokens": 1000})
+    assert config.rollout.max_action_tokens == 600
+
+
 def test_a_whole_number_stays_one():
     config = AgentConfig().with_values({"window": 3.0})
     assert config.buffer.window == 3

@@ -29,7 +29,7 @@ def random_model(folder: str | Path, architecture: Literal["qwen3", "llama"] = "
         num_attention_heads=4,
         num_key_value_heads=4 if architecture == "qwen3" else 2,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=4096,
         initializer_range=0.1,  # spread enough that the next token depends on the prompt
         tie_word_embeddings=True,
         bos_token_id=None,
