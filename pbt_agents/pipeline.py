@@ -46,7 +46,7 @@ class AgentPipeline(InPlaceTrainable):
         self._ring.start()
         self._updates_log = (folder / "updates.jsonl").open("a", buffering=1)
         self._stop_file = place.run_folder / STOP_FILE
-        self._result: dict[str, Any] = {"fitness": math.nan, "updates": 0}
+        self._result: dict[str, Any] = {"fitness": math.nan}
 
     def step(self) -> dict[str, Any]:
         """A fixed number of optimizer steps, then fitness. Cut short, with the last fitness, when the run is asked to stop.
@@ -79,11 +79,12 @@ class AgentPipeline(InPlaceTrainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         state = self._ring.snapshot(Path(checkpoint_dir))
-        (Path(checkpoint_dir) / "ring.json").write_text(json.dumps(state))
+        (Path(checkpoint_dir) / "ring.json").write_text(json.dumps({**state, "scored": self._scored()}))
 
     def load_checkpoint(self, checkpoint: str) -> None:
         """State first, then the values of this trial's own config, which a clone's mutation has just changed."""
         state = json.loads((Path(checkpoint) / "ring.json").read_text())
+        self._result = state["scored"]
         self._ring.restore(Path(checkpoint), state, read_config(self.config))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -99,6 +100,10 @@ class AgentPipeline(InPlaceTrainable):
         self._ring.close()
         self._updates_log.close()
         self._fleet.close()
+
+    def _scored(self) -> dict[str, float]:
+        """The last fitness: one step may be cut short after a restore, before it has a fitness of its own."""
+        return {name: self._result[name] for name in ("fitness", "fitness_se") if name in self._result}
 
     def _standing(self) -> dict[str, Any]:
         ring = self._ring

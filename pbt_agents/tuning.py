@@ -4,7 +4,6 @@ Owns how a spec becomes a Tune run, its budget and its end. A user of Tune's own
 search_space.param_space around AgentPipeline.
 """
 
-import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,8 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from pbt_agents.config import require
 from pbt_agents.dashboard.console import ConsoleLines
+from pbt_agents.dashboard.quiet import quiet_tune
 from pbt_agents.dashboard.wandb_runs import WandbRuns
-from pbt_agents.errors import GuardError
 from pbt_agents.models import resolve_model
 from pbt_agents.pipeline import AgentPipeline, slot_of
 from pbt_agents.population import Budget, PopulationSpec
@@ -29,6 +28,7 @@ from pbt_agents.resources import ResourceMeter, Usage, cores
 from pbt_agents.rollout.fleet import ENGINE_CPUS, EngineFleet, agent_names, engine_plan, fleet_name
 from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.mutation import Perturbation
+from pbt_agents.scheduling.restored import Restored
 from pbt_agents.scheduling.scheduler import InPlacePBT
 from pbt_agents.scheduling.selection import Truncation
 from pbt_agents.scheduling.state import SchedulerState, check_experiment
@@ -94,7 +94,7 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
         StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter)) as sign,
         warnings.catch_warnings(),
     ):
-        _quiet_tune()
+        quiet_tune()
         analysis = _tune(spec, out, scheduler, resume)
     if sign.signal is None:
         (out / EXPERIMENT / _COMPLETE).touch()
@@ -119,7 +119,7 @@ def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) 
             JsonLoggerCallback(),
             ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
             WandbRuns("pbt_agents", out.name, out, agent_names(spec.size), member_name),
-            *([_Resumed()] if resume else []),
+            *([Restored()] if resume else []),
         ],
         trial_name_creator=member_name,
         trial_dirname_creator=member_name,
@@ -130,32 +130,11 @@ def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) 
     )
 
 
-def _quiet_tune() -> None:
-    """No loggers of its own choice, and no advice or alarm about what is as it should be."""
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    os.environ["TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"] = "0"
-    warnings.filterwarnings("ignore", message="Consider boosting PBT")  # no actor ends at a clone, so there is none to reuse
-    # It may copy its state while it writes the next; the next copy makes up for it.
-    logging.getLogger("ray.tune.execution.experiment_state").addFilter(lambda record: not _is(record, FileNotFoundError))
-
-
-def _is(record: logging.LogRecord, kind: type[BaseException]) -> bool:
-    return record.exc_info is not None and isinstance(record.exc_info[1], kind)
-
-
 def _resume_config(out: Path) -> ResumeConfig:
     """Members go on that a signal ended, too; but not when the budget is used up, and only what comes after is missing."""
     resume, skip = ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.SKIP
     complete = (out / EXPERIMENT / _COMPLETE).exists()
     return ResumeConfig(finished=skip if complete else resume, unfinished=resume, errored=resume)
-
-
-class _Resumed(tune.Callback):
-    """From state that it cannot restore, Tune would start a new population in the place of the old one."""
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if not trials:
-            raise GuardError("Tune could not restore the population: the reason is above. Nothing was trained or overwritten.")
 
 
 def experiment_fleet(spec: PopulationSpec, out: Path) -> EngineFleet:

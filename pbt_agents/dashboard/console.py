@@ -1,6 +1,7 @@
 """Plain lines about each member, now and then: readable on a terminal and in a file."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,12 +32,13 @@ class ConsoleLines(Callback):
 
 
 def why(trial: Any) -> str:
-    """The last line of a trial's error, and where the whole of it is."""
+    """The last line of a trial's error, cut short, and where the whole of it will be."""
     try:
         lines = [text.strip() for text in Path(trial.error_file).read_text().splitlines()]
     except OSError as error:
-        return f"its log cannot be read: {error}"
-    return f"{next((text for text in reversed(lines) if text), 'no reason known')} ({trial.error_file})"
+        lines = [str(error)]
+    reason = next((text for text in reversed(lines) if text), "no reason is known")
+    return f"{textwrap.shorten(reason, 200)} ({trial.storage.trial_fs_path}/{Path(trial.error_file).name})"
 
 
 def line(member: str, result: Mapping[str, Any], parent: str | None) -> str:

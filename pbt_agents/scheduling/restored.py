@@ -1,0 +1,50 @@
+"""What a restored run believes, against what is there.
+
+Between the last snapshot of a run's state and the run's sudden end, old checkpoints were deleted. Tune would raise when it deletes one
+of them again, and begin a trial anew when its latest one is gone.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Callback, Checkpoint
+from ray.tune.experiment import Trial
+
+from pbt_agents.errors import GuardError
+
+
+class Restored(Callback):
+    """For a run that must go on. From state that it cannot restore, Tune would start a new population in the place of the old one."""
+
+    def __init__(self) -> None:
+        self._mended = False
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if not trials:
+            raise GuardError("Tune could not restore the population: the reason is above. Nothing was trained or overwritten.")
+        if not self._mended:
+            self._mended = True
+            for trial in trials:
+                mend_checkpoints(trial)
+
+
+def mend_checkpoints(trial: Trial) -> None:
+    """Forget the checkpoints that are gone. Where the latest one is, go on from the one that was saved next."""
+    if trial.storage.storage_filesystem.type_name != "local":
+        return
+    manager = trial.run_metadata.checkpoint_manager
+    latest = manager._latest_checkpoint_result
+    manager._checkpoint_results = [saved for saved in manager._checkpoint_results if _is_there(saved)]
+    if latest is not None and not _is_there(latest):
+        known = {Path(saved.checkpoint.path) for saved in manager._checkpoint_results}
+        unknown = [folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir() and folder not in known]
+        # It is whole: two more had to be saved after it before the latest known one was deleted.
+        folder = min(unknown, key=lambda folder: folder.stat().st_mtime_ns)
+        checkpoint = Checkpoint(path=str(folder), filesystem=trial.storage.storage_filesystem)
+        manager.register_checkpoint(_TrainingResult(checkpoint, latest.metrics))
+    trial.run_metadata.invalidate_cache()
+
+
+def _is_there(saved: Any) -> bool:
+    return Path(saved.checkpoint.path).is_dir()
