@@ -24,9 +24,12 @@ class Doom(tune.Callback):
 
 
 def saved_rates(folder):
-    """Of all members, in the newest state of the experiment on disk."""
+    """Of all members, in the newest state of the experiment on disk; none while Tune is still writing it."""
     states = sorted(folder.glob("experiment_state-*.json"))
-    trials = json.loads(states[-1].read_text())["trial_data"] if states else []
+    try:
+        trials = json.loads(states[-1].read_text())["trial_data"] if states else []
+    except ValueError:
+        return []
     return [json.loads(trial)["config"]["rate"] for trial, _ in trials]
 
 
