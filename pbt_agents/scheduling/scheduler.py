@@ -109,6 +109,9 @@ class InPlacePBT(PopulationBasedTraining):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         self._note_score(trial, result)
+        if self._metric in result and not math.isfinite(result[self._metric]):
+            # Due at once: a member that diverged may take no step any more, and its clock would stand still for ever.
+            self._trial_state[trial].last_perturbation_time = -math.inf
         decision = super().on_trial_result(tune_controller, trial, result)
         if trial.is_restoring:
             return TrialScheduler.NOOP

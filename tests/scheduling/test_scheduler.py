@@ -245,6 +245,17 @@ def test_a_member_that_diverged_is_replaced_and_never_copied(tmp_path, broken):
     assert population.clones() == [("m2", "m1")]
 
 
+def test_a_member_that_diverged_is_replaced_though_its_clock_stands_still(tmp_path):
+    """B47: one that takes no step any more would never reach the end of its interval."""
+    population = Population(tmp_path, [1.0, 0.1], perturbation_interval=4)
+    population.save(0, 0.9, 4)
+    population.report_all([0.9, 0.5], 4)
+    assert population.clones() == [("m0", "m1")]
+    population.report(1, 0.6, 4)
+    population.report(1, math.nan, 5)
+    assert population.clones() == [("m0", "m1"), ("m0", "m1")]
+
+
 def test_fitness_may_be_minimised(tmp_path):
     pair = Population(tmp_path, [1.0, 0.1], mode="min")
     pair.save(0, 0.2, 1)
