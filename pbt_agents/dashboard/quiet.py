@@ -12,6 +12,7 @@ _SAID_BY_THE_RUN = {
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # tables and event files beside the lines and logs that a run writes
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_WARN_THRESHOLD_S": "10",  # on a busy machine half a second is nothing
 }
 
 
