@@ -1,0 +1,34 @@
+import json
+
+import numpy as np
+import pytest
+
+from pbt_agents.json_files import write_json
+
+
+def read_strictly(path):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_numbers_that_json_has_no_word_for_become_strings_that_float_reads(tmp_path):
+    write_json(tmp_path / "a.json", {"score": float("nan"), "list": [float("inf"), -float("inf")], "fine": 0.5})
+    content = read_strictly(tmp_path / "a.json")
+    assert content == {"score": "nan", "list": ["inf", "-inf"], "fine": 0.5}
+    assert float(content["list"][1]) == -float("inf")
+
+
+def test_numpys_scalars_and_tuples_are_written_as_plain_values(tmp_path):
+    write_json(tmp_path / "a.json", {3: (np.int64(7), np.float32(0.5), np.bool_(True))})
+    assert read_strictly(tmp_path / "a.json") == {"3": [7, 0.5, True]}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_write_that_fails_leaves_the_former_file(tmp_path):
+    """B72."""
+    write_json(tmp_path / "a.json", {"value": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"value": object()})
+    assert read_strictly(tmp_path / "a.json") == {"value": 1}

@@ -1,0 +1,103 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pbt_agents.errors import ConfigError
+from pbt_agents.run_folder import MANIFEST, new_run, resumed_run
+
+HOLD = """
+import sys
+from pathlib import Path
+from pbt_agents.run_folder import new_run
+with new_run(Path(sys.argv[1]), {}):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(tmp_path):
+    """A process that has a run in tmp_path / 'run'."""
+    command = [sys.executable, "-c", HOLD, tmp_path / "run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_settings_are_on_disk_as_soon_as_the_run_begins_and_are_what_a_resumed_one_gets(tmp_path):
+    settings = {"population": 3, "minutes": None, "environment": "sudoku:tiny"}
+    with new_run(tmp_path / "a" / "run", settings) as folder:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    assert manifest["settings"] == settings
+    assert set(manifest["machine"]["packages"]) >= {"torch", "ray"}
+    with resumed_run(tmp_path / "a" / "run") as resumed:
+        assert resumed == settings
+
+
+def test_a_directory_that_holds_something_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="not an empty directory"), new_run(tmp_path, {}):
+        pytest.fail("it began")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "run").write_text("precious")
+    with pytest.raises(ConfigError, match="not an empty directory"), new_run(tmp_path / "run", {}):
+        pytest.fail("it began")
+
+
+def test_an_empty_directory_is_taken_also_when_only_a_refused_run_was_there(tmp_path):
+    (tmp_path / ".lock").touch()
+    with new_run(tmp_path, {"a": 1}):
+        pass
+
+
+def test_a_finished_run_is_resumed_and_not_overwritten(tmp_path):
+    with new_run(tmp_path / "run", {"seed": 1}):
+        pass
+    with pytest.raises(ConfigError, match="--resume"), new_run(tmp_path / "run", {"seed": 2}):
+        pytest.fail("it began")
+    with resumed_run(tmp_path / "run") as settings:
+        assert settings == {"seed": 1}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_resumed_where_no_run_was_and_nothing_is_made_there(tmp_path, there):
+    folder = tmp_path if there else tmp_path / "nowhere"
+    with pytest.raises(ConfigError, match=f"holds no {MANIFEST}"), resumed_run(folder):
+        pytest.fail("it began")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_use_is_refused_until_its_process_is_gone_however_it_ended(tmp_path, other_process):
+    with pytest.raises(ConfigError, match="another run is at work"), resumed_run(tmp_path / "run"):
+        pytest.fail("it began")
+    other_process.kill()
+    other_process.wait()
+    with resumed_run(tmp_path / "run") as settings:
+        assert settings == {}
+
+
+def test_what_goes_wrong_inside_a_run_is_not_taken_for_another_run(tmp_path):
+    with pytest.raises(BlockingIOError), new_run(tmp_path / "run", {}):
+        raise BlockingIOError
+    with resumed_run(tmp_path / "run"):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="cannot be written: Permission denied"), new_run(tmp_path / "run", {}):
+        pytest.fail("it began")
+
+
+def test_a_directory_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory"), new_run(tmp_path / "file" / "run", {}):
+        pytest.fail("it began")
