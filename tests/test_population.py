@@ -1,0 +1,51 @@
+import pytest
+
+from pbt_agents.config import AgentConfig
+from pbt_agents.errors import ConfigError
+from pbt_agents.plugins import load, names
+from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.search_space import agent_search_space
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("size", 0),
+        ("quantile_fraction", 0.0),
+        ("quantile_fraction", 0.6),
+        ("resample_probability", 1.5),
+        ("perturbation_updates", 0),
+        ("initial", ({},)),
+    ],
+)
+def test_a_value_that_makes_no_population_is_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=f"^{field} "):
+        PopulationSpec(**{"size": 2, field: value})
+
+
+@pytest.mark.parametrize("field", ["updates", "minutes", "cpu_seconds"])
+def test_a_budget_of_nothing_is_refused_by_name(field):
+    with pytest.raises(ConfigError, match=f"^{field} must be above 0, got 0"):
+        Budget(**{field: 0})
+
+
+def test_a_budget_without_an_end_is_refused():
+    with pytest.raises(ConfigError, match="all are None"):
+        Budget()
+
+
+def test_a_population_of_another_size_has_a_slot_for_each_member_and_is_the_same_else():
+    small = PopulationSpec(AgentConfig().with_values({"seed": 5}), {"learning_rate": [1e-3, 1e-2]}, size=4)
+    large = small.of_size(8)
+    assert large.size == 8
+    assert large.agent == small.agent.with_values({"slots": 8})
+    assert large.search_space == small.search_space
+    with pytest.raises(ConfigError, match=r"^size "):
+        small.of_size(0)
+
+
+@pytest.mark.parametrize("name", names("population"))
+def test_a_recipe_searches_settings_that_an_agent_has_and_fits_its_own_fleet(name):
+    recipe, _ = load("population", name)
+    agent_search_space(recipe.agent, recipe.search_space)
+    assert recipe.agent.fleet.slots >= recipe.size
