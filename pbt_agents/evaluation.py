@@ -65,15 +65,25 @@ class Evaluator:
 
     def adapter(self, folder: Path, split: Split, episodes: int) -> Scores:
         """An adapter in PEFT's format. Raises EngineError when it is not finite, ConfigError when it does not fit the base."""
+        self._publish(folder)
+        return self._score(self._agent, split, episodes)
+
+    def sampled(self, folder: Path, split: Split, episodes: int) -> float:
+        """Only the sampled score of an adapter, for half the episodes."""
+        self._publish(folder)
+        return self._mean(self._agent, split, self._tasks(split, episodes), 1.0)[0]
+
+    def _publish(self, folder: Path) -> None:
         self._published += 1
         policy = PolicyId(self._agent, _GUEST_LINEAGE, self._published)
         self._worker.run(self._publisher.publish(read_adapter(self._model, folder), policy))
-        return self._score(self._agent, split, episodes)
 
     def _score(self, agent: str | None, split: Split, episodes: int) -> Scores:
-        tasks = np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
-        sampled, greedy = (self._mean(agent, split, tasks, temperature) for temperature in (1.0, 0.0))
-        return Scores(episodes, *sampled, *greedy)
+        tasks = self._tasks(split, episodes)
+        return Scores(episodes, *self._mean(agent, split, tasks, 1.0), *self._mean(agent, split, tasks, 0.0))
+
+    def _tasks(self, split: Split, episodes: int) -> list[int]:
+        return np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
 
     def _mean(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> tuple[float, float]:
         make = environment_maker(self._config.environment, split)

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Ring:
         self._publisher = AdapterPublisher(layout, self.worker.engines, place.run_folder / place.agent, self.trainer.scale)
         self._seconds: dict[str, float] = defaultdict(float)
         self._uninformative: Counter[str] = Counter()
+        self._queues = True
         self.lineage = 0
         self.updates = _read_number(place.folder / "updates", 0)
         """Optimizer steps this member has taken; it only rises, while the version is the donor's after a clone."""
@@ -103,7 +104,7 @@ class Ring:
         if groups is None:
             return None
         asked = time.perf_counter()
-        with self._turnstile.hold():
+        with self._turn():
             self._seconds["wait_for_turn_s"] += time.perf_counter() - asked
             started = time.time()
             with self._timed("train_s"):
@@ -117,6 +118,11 @@ class Ring:
         else:
             self.buffer.advance(self.trainer.version)
         return row
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """A place among the trainers of this machine. A clone does not queue for its first update: its ring has stood still."""
+        queues, self._queues = self._queues, True
+        return self._turnstile.hold() if queues else nullcontext()
 
     def publish(self) -> float:
         """Bring the adapter to every engine; only then is the new version the current one. Seconds until the last engine confirmed."""
@@ -163,6 +169,7 @@ class Ring:
         if state["agent"] == self._place.agent:
             self.updates = max(self.updates, state["updates"])
         _write_number(self._place.folder / "updates", self.updates)
+        self._queues = False
         self.apply(config)
         self.start()
 

@@ -95,7 +95,7 @@ def compare(spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = Fa
 def _best(members: Sequence[Member], evaluator: Evaluator, episodes: int) -> Member | None:
     """Last fitness is noise and, among many members, luck: all are scored anew, on the same tasks."""
     saved = [member for member in members if member.checkpoint is not None]
-    scored = [(evaluator.adapter(_adapter(member), "validation", episodes).sampled, member) for member in saved]
+    scored = [(evaluator.sampled(_adapter(member), "validation", episodes), member) for member in saved]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
 
