@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,8 @@ def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) 
         callbacks=[
             SchedulerState(scheduler),
             JsonLoggerCallback(),
-            ConsoleLines(member_name, lambda member: _parent(scheduler, member)),
-            WandbRuns("pbt_agents", out.name, out, agent_names(spec.size), member_name),
+            ConsoleLines(member_name, partial(_parent, scheduler)),
+            WandbRuns("pbt_agents", out, agent_names(spec.size), member_name, partial(_parent, scheduler)),
             *([Restored()] if resume else []),
         ],
         trial_name_creator=member_name,

@@ -6,6 +6,7 @@ Without a key nothing is asked and nothing is sent: the runs are kept in the run
 
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class WandbRuns(Callback):
-    """`member(trial)` names a member. A logger that fails says so once and never stops the training."""
+    """`member(trial)` names a member, `parent(member)` whose clone it is. A logger that fails says so once and never stops the training."""
 
-    def __init__(self, project: str, group: str, folder: Path, members: Sequence[str], member: Callable[[Any], str]) -> None:
-        self._project, self._group, self._folder, self._member = project, group, folder, member
+    def __init__(
+        self,
+        project: str,
+        folder: Path,
+        members: Sequence[str],
+        member: Callable[[Any], str],
+        parent: Callable[[str], str | None],
+    ) -> None:
+        self._project, self._folder, self._member, self._parent = project, folder, member, parent
         self._mode = wandb_mode()
         self._members = members if self._mode != "disabled" else ()
         self._runs: dict[str, Any] = {}
@@ -30,29 +38,32 @@ class WandbRuns(Callback):
     def setup(self, **info: Any) -> None:
         """All runs are opened before the first result: opening one takes a second or two, in which no other result is looked at."""
         with self._training_goes_on():
-            self._runs = {name: self._open(name) for name in self._members}
+            group = _group(self._folder)
+            self._runs = {name: self._open(name, group) for name in self._members}
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        run = self._runs.get(self._member(trial))
+        name = self._member(trial)
+        run = self._runs.get(name)
         if run is None:
             return
         with self._training_goes_on():
             run.config.update(trial.config, allow_val_change=True)
-            run.log({key: value for key, value in result.items() if isinstance(value, int | float) and not isinstance(value, bool)})
+            numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+            run.log({**numbers, "parent": self._parent(name)})
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        for run in self._runs.values():
+        for run in list(self._runs.values()):
             with self._training_goes_on():
                 run.finish()
 
-    def _open(self, name: str) -> Any:
+    def _open(self, name: str, group: str) -> Any:
         import wandb
 
         run = wandb.init(
             project=self._project,
-            group=self._group,
+            group=group,
             name=name,
-            id=f"{self._group}-{name}",
+            id=f"{group}-{name}",
             resume="allow" if self._mode == "online" else None,
             dir=self._folder,
             mode=self._mode,
@@ -70,6 +81,14 @@ class WandbRuns(Callback):
         except Exception as error:
             self._runs = {}
             logger.warning("W&B logging stopped, training goes on; `wandb sync %s` sends what there is: %s", self._folder / "wandb", error)
+
+
+def _group(folder: Path) -> str:
+    """Names the run of this directory among all of the project, and is the same when it is resumed."""
+    file = folder / "wandb-group.txt"
+    if not file.exists():
+        file.write_text(f"{folder.resolve().name}-{secrets.token_hex(3)}")
+    return file.read_text()
 
 
 def wandb_mode() -> Any:

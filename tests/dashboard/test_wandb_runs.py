@@ -1,0 +1,214 @@
+"""With wandb itself, offline; what it wrote is read back from its own files."""
+
+import json
+import logging
+import math
+import struct
+from types import SimpleNamespace
+
+import pytest
+from wandb.proto.wandb_internal_pb2 import Record
+
+from pbt_agents.dashboard.wandb_runs import WandbRuns, wandb_mode
+from pbt_agents.errors import ConfigError
+
+HEADER, BLOCK = 7, 32768
+KEYS = ("WANDB_MODE", "WANDB_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def nobody_logged_in(monkeypatch, tmp_path_factory):
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path_factory.mktemp("home") / ".netrc"))
+
+
+def records(file):
+    """A .wandb file is LevelDB's log of protobuf records: blocks of fragments, each with checksum, length and kind."""
+    data, position, fragments = file.read_bytes(), HEADER, b""
+    while position + 7 <= len(data):
+        room = BLOCK - position % BLOCK
+        if room < 7:
+            position += room
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        fragments += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or last
+            yield Record.FromString(fragments)
+            fragments = b""
+
+
+def offline_runs(folder):
+    """Run id -> (group, rows), from all files in a folder."""
+    runs = {}
+    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        kept = list(records(file))
+        [run] = [record.run for record in kept if record.HasField("run")]
+        rows = [
+            {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            for record in kept
+            if record.HasField("history")
+        ]
+        runs.setdefault(run.run_id, (run.run_group, []))[1].extend(rows)
+    return runs
+
+
+def trial(name, learning_rate=1e-3):
+    return SimpleNamespace(name=name, config={"learning_rate": learning_rate})
+
+
+def logger_of(folder, members, parents=None):
+    return WandbRuns("test", folder, members, lambda trial: trial.name, ({} if parents is None else parents).get)
+
+
+def log(runs, name, updates, iteration, **values):
+    runs.on_trial_result(0, [], trial(name), {"updates": updates, "training_iteration": iteration, "done": False, "config": {}, **values})
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """Two members; agent1 became a clone of agent0, so its training_iteration went back. The run was interrupted and resumed."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        parents = {}
+        first = logger_of(folder, ["agent0", "agent1"], parents)
+        first.setup()
+        for updates, iteration in [(10, 1), (20, 2), (30, 3)]:
+            log(first, "agent0", updates, iteration, fitness=updates / 100)
+        log(first, "agent1", 10, 1, fitness=0.01)
+        log(first, "agent1", 20, 2, fitness=math.nan)
+        parents["agent1"] = "agent0"
+        log(first, "agent1", 30, 2, fitness=0.03)
+        log(first, "agent1", 40, 1, fitness=0.04)
+        first.on_experiment_end([])
+        second = logger_of(folder, ["agent0", "agent1"], parents)
+        second.setup()
+        log(second, "agent1", 50, 2, fitness=0.05)
+        second.on_experiment_end([])
+    return offline_runs(folder)
+
+
+def test_a_member_has_one_run_in_one_group_also_after_a_resume(logged):
+    """B66."""
+    assert len(logged) == 2
+    [group] = {group for group, _ in logged.values()}
+    assert set(logged) == {f"{group}-agent0", f"{group}-agent1"}
+
+
+def test_no_row_is_lost_where_a_clone_goes_back(logged):
+    """B64."""
+    rows = {run[-6:]: [row["updates"] for row in rows] for run, (_, rows) in logged.items()}
+    assert rows == {"agent0": [10, 20, 30], "agent1": [10, 20, 30, 40, 50]}
+
+
+def test_a_members_values_are_in_its_own_run(logged):
+    """B66."""
+    fitness = {run[-6:]: [row["fitness"] for row in rows] for run, (_, rows) in logged.items()}
+    assert fitness["agent0"] == [0.1, 0.2, 0.3]
+    assert [value for value in fitness["agent1"] if value != "NaN" and not math.isnan(value)] == [0.01, 0.03, 0.04, 0.05]
+
+
+def test_a_clone_says_whose_it_is(logged):
+    """B66."""
+    parents = {run[-6:]: [row.get("parent") for row in rows] for run, (_, rows) in logged.items()}
+    assert parents == {"agent0": [None] * 3, "agent1": [None, None, "agent0", "agent0", "agent0"]}
+
+
+def test_runs_in_directories_of_the_same_name_are_different_runs(tmp_path):
+    """B66."""
+    ids = set()
+    for parent in ("a", "b"):
+        folder = tmp_path / parent / "run"
+        folder.mkdir(parents=True)
+        runs = logger_of(folder, ["agent0"])
+        runs.setup()
+        runs.on_experiment_end([])
+        ids |= set(offline_runs(folder))
+    assert len(ids) == 2
+
+
+class Broken:
+    """A run whose log fails from the second row on."""
+
+    def __init__(self):
+        self.rows, self.config = [], SimpleNamespace(update=lambda *_, **__: None)
+
+    def log(self, row):
+        if self.rows:
+            raise ConnectionError("no more")
+        self.rows.append(row)
+
+    def finish(self):
+        raise ConnectionError("not even that")
+
+
+def test_a_logger_that_fails_says_so_once_and_lets_the_training_go_on(tmp_path, caplog):
+    """B68."""
+    runs, broken = logger_of(tmp_path, ["agent0"]), Broken()
+    runs._runs = {"agent0": broken}
+    with caplog.at_level(logging.WARNING):
+        for updates in (10, 20, 30):
+            log(runs, "agent0", updates, 1)
+        runs.on_experiment_end([])
+    [message] = caplog.messages
+    assert "no more" in message
+    assert "training goes on" in message
+    assert len(broken.rows) == 1
+
+
+def test_a_run_that_cannot_be_opened_does_not_stop_the_training(tmp_path, caplog, monkeypatch):
+    """B68."""
+    monkeypatch.setattr("wandb.init", lambda **_: (_ for _ in ()).throw(OSError("read-only")))
+    runs = logger_of(tmp_path, ["agent0"])
+    with caplog.at_level(logging.WARNING):
+        runs.setup()
+        log(runs, "agent0", 10, 1)
+        runs.on_experiment_end([])
+    assert len(caplog.messages) == 1
+
+
+def test_a_run_that_cannot_be_finished_leaves_the_others_to_be(tmp_path, caplog):
+    finished = []
+    runs = logger_of(tmp_path, ["agent0", "agent1"])
+    runs._runs = {"agent0": Broken(), "agent1": SimpleNamespace(finish=lambda: finished.append("agent1"))}
+    runs.on_experiment_end([])
+    assert finished == ["agent1"]
+
+
+def test_without_a_key_runs_are_offline_and_nobody_is_asked():
+    """B68."""
+    assert wandb_mode() == "offline"
+
+
+def test_a_key_in_the_environment_or_in_the_netrc_is_one(monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password x")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_mode() == "online"
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert wandb_mode() == "online"
+
+
+@pytest.mark.parametrize("mode", ["online", "offline", "disabled"])
+def test_the_mode_that_is_asked_for_overrides_the_key(monkeypatch, mode):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    monkeypatch.setenv("WANDB_MODE", mode)
+    assert wandb_mode() == mode
+
+
+def test_an_unknown_mode_is_refused(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offlin")
+    with pytest.raises(ConfigError, match="WANDB_MODE is 'offlin'"):
+        wandb_mode()
+
+
+def test_disabled_opens_nothing(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setattr("wandb.init", lambda **_: pytest.fail("opened"))
+    runs = logger_of(tmp_path, ["agent0"])
+    runs.setup()
+    log(runs, "agent0", 10, 1)
+    runs.on_experiment_end([])
+    assert caplog.messages == []
