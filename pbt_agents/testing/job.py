@@ -78,12 +78,16 @@ class Job:
         """All that live, the script among them."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
+    def commands(self) -> list[str]:
+        """Of the processes that live."""
+        return [_command(process) for process in self.processes()]
+
     def wait_for_nobody(self, timeout_s: float) -> None:
         """Returns once no process is left. Raises AssertionError naming them when time is up."""
         deadline = time.monotonic() + timeout_s
         self._process.poll()
         while left := self.processes():
-            assert time.monotonic() < deadline, f"left after {timeout_s} s: {[_describe(process) for process in left]}"
+            assert time.monotonic() < deadline, f"left after {timeout_s} s: {[_command(process) for process in left]}"
             time.sleep(_POLL_S)
             self._process.poll()
 
@@ -96,8 +100,8 @@ class Job:
             return False
 
 
-def _describe(process: psutil.Process) -> str:
+def _command(process: psutil.Process) -> str:
     try:
-        return f"{process.pid} {' '.join(process.cmdline())[:80]}"
+        return " ".join(process.cmdline()).strip()
     except psutil.Error:
-        return f"{process.pid} gone"
+        return f"{process.pid} has ended"
