@@ -37,10 +37,9 @@ def mend_checkpoints(trial: Trial) -> None:
     latest = manager._latest_checkpoint_result
     manager._checkpoint_results = [saved for saved in manager._checkpoint_results if _is_there(saved)]
     if latest is not None and not _is_there(latest):
-        known = {Path(saved.checkpoint.path) for saved in manager._checkpoint_results}
-        unknown = [folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir() and folder not in known]
-        # It is whole: two more had to be saved after it before the latest known one was deleted.
-        folder = min(unknown, key=lambda folder: folder.stat().st_mtime_ns)
+        later = [folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir()]
+        # The first of them is whole: the latest known one was deleted when another had been saved after it.
+        folder = min(later, key=lambda folder: folder.stat().st_mtime_ns)
         checkpoint = Checkpoint(path=str(folder), filesystem=trial.storage.storage_filesystem)
         manager.register_checkpoint(_TrainingResult(checkpoint, latest.metrics))
     trial.run_metadata.invalidate_cache()
