@@ -16,11 +16,11 @@ def test_a_field_is_set_by_its_name_or_by_its_path():
 
 def test_a_misspelt_name_is_refused_with_the_nearest_known_one():
     """B82."""
-    with pytest.raises(ConfigError, match="learning_rte.*'learning_rate'"):
+    with pytest.raises(ConfigError, match=r"learning_rte.*'learning_rate'"):
         AgentConfig().with_values({"learning_rte": 1e-3})
-    with pytest.raises(ConfigError, match="windw.*'window'"):
+    with pytest.raises(ConfigError, match=r"windw.*'window'"):
         AgentConfig.from_dict({"buffer": {"windw": 3}})
-    with pytest.raises(ConfigError, match="bufer.*'buffer'"):
+    with pytest.raises(ConfigError, match=r"bufer.*'buffer'"):
         AgentConfig.from_dict({"bufer": {}})
 
 

@@ -15,12 +15,12 @@ def test_a_users_own_object_is_found_by_module_and_attribute():
 
 
 def test_a_misspelt_file_is_refused_with_the_nearest_known_one():
-    with pytest.raises(ConfigError, match="sudokku.*'sudoku'"):
+    with pytest.raises(ConfigError, match=r"sudokku.*'sudoku'"):
         plugins.load("environment", "sudokku:tiny")
 
 
 def test_a_module_that_cannot_be_imported_is_named():
-    with pytest.raises(ConfigError, match="nowhere_to_be_found.maze:Maze.*PYTHONPATH"):
+    with pytest.raises(ConfigError, match=r"nowhere_to_be_found.maze:Maze.*PYTHONPATH"):
         plugins.load("environment", "nowhere_to_be_found.maze:Maze")
     with pytest.raises(ConfigError, match="after a colon"):
         plugins.load("environment", "my_package.maze")
