@@ -4,15 +4,18 @@ import asyncio
 import math
 import tempfile
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pbt_agents.config import AgentConfig
+from pbt_agents.config import AgentConfig, BufferConfig, EnvironmentConfig
+from pbt_agents.environment import environment_maker
 from pbt_agents.models import cache_bytes_per_token, resolve_model
 from pbt_agents.ring import Place, Ring
 from pbt_agents.rollout.engine_client import EngineClient
+from pbt_agents.rollout.renderer import load_renderer
 from pbt_agents.rollout.vllm_build import EngineSpec
 from pbt_agents.testing.engine_process import engine_process
 from pbt_agents.testing.tiny_model import BYTE_VOCABULARY, random_model
@@ -106,18 +109,14 @@ def test_a_clone_goes_on_from_its_donors_snapshot_with_its_own_values_and_sample
 
 def test_a_llama_with_another_tokenizer_and_full_prompts_trains_as_well(tmp_path):
     model_path = random_model(tmp_path, "llama", BYTE_VOCABULARY)
-    config = AgentConfig().with_values(
-        {
-            "environment.id": "sudoku:hard",
-            # A random model finds no move; how many format errors fit into an episode depends on how long its actions are.
-            "environment.options": {"format_penalty": 0.1},
-            "max_action_tokens": 120,
-            "max_episode_tokens": 1400,
-            "group_size": 3,
-            "groups_per_batch": 1,
-            "window": 0,
-        }
-    )
+    # A random model finds no move, so a score only tells how many format errors fit into an episode. After three actions of
+    # full length nothing fits any more, and after any shorter one a fourth does.
+    environment = EnvironmentConfig("sudoku:hard", {"format_penalty": 0.1})
+    renderer, task, action_tokens = load_renderer(model_path), environment_maker(environment, "train")(), 40
+    opening = len(renderer.first(task.reset(0)))
+    turn = action_tokens + len(renderer.later(task.step("no move").observation, np.zeros(1, np.int32)))
+    settings = {"max_action_tokens": action_tokens, "max_episode_tokens": opening + 3 * turn, "group_size": 4, "groups_per_batch": 1}
+    config = replace(AgentConfig(environment), buffer=BufferConfig(window=0)).with_values(settings)
     with served(config, model_path, "agent0") as ring:
         rows = train(ring("agent0", config), 2)
     assert max(row["trainer/log_ratio_abs_max"] for row in rows) < 1e-3
