@@ -1,0 +1,224 @@
+"""What a ring keeps, drops and refuses, on an engine without a model. On real engines it is tested in test_ring.py."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pbt_agents.config import AgentConfig
+from pbt_agents.engine import SlotTensor
+from pbt_agents.errors import EngineError, GuardError
+from pbt_agents.models import resolve_model
+from pbt_agents.ring import Place, Ring
+from pbt_agents.testing.fake_engine import FakeEngine
+from pbt_agents.testing.random_groups import random_group
+from pbt_agents.trainer.lora import adapter_tensors, build_policy
+
+CONFIG = AgentConfig().with_values({"groups_per_batch": 1, "group_size": 2, "window": 4, "micro_batch_tokens": 256})
+
+
+@pytest.fixture(scope="module")
+def layout():
+    """Every matrix of the adapter in a slot of its own."""
+    model = build_policy(resolve_model("tiny"), CONFIG.model, seed=0)
+    tensors = []
+    for name, tensor in adapter_tensors(model).items():
+        module, _, matrix = name.removeprefix("base_model.model.").partition(".lora_")
+        tensors.append(SlotTensor(module, 0, matrix[0].lower(), tuple(tensor.shape)))
+    return tuple(tensors)
+
+
+class Served(FakeEngine):
+    """Lives on when a client closes, as an engine behind a socket does."""
+
+    async def close(self):
+        pass
+
+
+@pytest.fixture
+def engine(layout):
+    """Takes adapters, and lets every episode wait."""
+    made = Served(("agent0", "agent1"), layout)
+    made.hold()
+    return made
+
+
+@pytest.fixture
+def ring(engine, layout, tmp_path):
+    """Opens the ring of an agent, as a new process does; the one before is closed."""
+    opened = {}
+
+    async def connect():
+        return [engine]
+
+    def ring_of(agent="agent0", start=True):
+        if agent in opened:
+            opened[agent].close()
+        folder = tmp_path / agent
+        folder.mkdir(exist_ok=True)
+        place = Place(agent, int(agent[-1]), resolve_model("tiny"), folder, tmp_path, trainers_at_once=1)
+        opened[agent] = Ring(place, CONFIG, layout, connect)
+        if start:
+            opened[agent].start()
+        return opened[agent]
+
+    yield ring_of
+    for one in opened.values():
+        one.close()
+
+
+def train(ring, updates, scores=(0.0, 1.0)):
+    """So many updates on random groups; the rows."""
+    rng, rows = np.random.default_rng(ring.updates), []
+    for _ in range(updates):
+        ring.buffer.append(random_group(rng, scores, turns=2, version=ring.trainer.version))
+        rows.append(ring.update(lambda: False))
+    return rows
+
+
+def standing(ring):
+    return ring.updates, ring.trainer.version, ring.lineage
+
+
+def test_updates_and_version_go_on_in_a_new_process_and_the_lineage_is_another(ring, tmp_path):
+    first = ring()
+    train(first, 2)
+    state = first.snapshot(tmp_path / "saved")
+    assert standing(first) == (2, 2, 0)
+    second = ring()
+    second.restore(tmp_path / "saved", state, CONFIG)
+    assert standing(second) == (2, 2, 2)  # it took lineage 1 when it began, before it knew of a snapshot
+    train(second, 1)
+    assert standing(second) == (3, 3, 2)
+
+
+def test_a_clone_keeps_its_own_count_of_updates_also_in_a_new_process(ring, tmp_path):
+    donor, clone = ring("agent0"), ring("agent1")
+    train(donor, 3)
+    train(clone, 1)
+    state = donor.snapshot(tmp_path / "saved")
+    clone.restore(tmp_path / "saved", state, CONFIG)
+    assert standing(clone) == (1, 3, 1)
+    clone = ring("agent1")
+    clone.restore(tmp_path / "saved", state, CONFIG)
+    assert standing(clone) == (1, 3, 3)
+
+
+def test_the_count_of_updates_never_goes_back_to_that_of_an_older_snapshot(ring, tmp_path):
+    agent = ring()
+    train(agent, 1)
+    older = agent.snapshot(tmp_path / "older")
+    train(agent, 2)
+    agent.snapshot(tmp_path / "newer")
+    agent = ring()
+    agent.restore(tmp_path / "older", older, CONFIG)
+    assert (agent.updates, agent.trainer.version) == (3, 1)
+
+
+def test_a_lineage_is_on_disk_before_an_engine_hears_of_it(ring, engine, monkeypatch):
+    """B43: however a process ends, its lineage is never used again."""
+
+    async def refuse(adapter):
+        raise EngineError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "load_adapter", refuse)
+        agent = ring(start=False)
+        with pytest.raises(EngineError):
+            agent.start()
+    assert ring().lineage == 1
+    assert engine.policies["agent0"].lineage == 1
+
+
+def test_the_engine_gets_the_restored_adapter_under_the_new_lineage(ring, engine, tmp_path):
+    """B43."""
+    donor, clone = ring("agent0"), ring("agent1")
+    train(donor, 2)
+    clone.restore(tmp_path / "saved", donor.snapshot(tmp_path / "saved"), CONFIG)
+    assert np.array_equal(engine.slots["agent1"], engine.slots["agent0"])
+    assert (engine.policies["agent1"].lineage, engine.policies["agent1"].version) == (1, 2)
+
+
+def test_a_restore_brings_the_donors_experience_and_drops_ones_own(ring, tmp_path):
+    donor, clone = ring("agent0"), ring("agent1")
+    train(donor, 1)
+    rng = np.random.default_rng(7)
+    kept = [random_group(rng, (0.0, 1.0), turns=2, version=1) for _ in range(2)]
+    for group in kept:
+        donor.buffer.append(group)
+    clone.buffer.append(random_group(rng, (0.0, 1.0), turns=2, version=0))
+    clone.restore(tmp_path / "saved", donor.snapshot(tmp_path / "saved"), CONFIG)
+    assert clone.buffer.group_ids() == [group.group_id for group in kept]
+
+
+def test_experience_that_is_no_longer_there_is_played_anew(ring, tmp_path):
+    """A run directory that was moved, or a donor that went on for long."""
+    agent = ring()
+    train(agent, 2)
+    agent.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=2))
+    state = agent.snapshot(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "agent0" / "pins")
+    agent = ring()
+    agent.restore(tmp_path / "saved", state, CONFIG)
+    assert agent.buffer.group_ids() == []
+    assert agent.trainer.version == 2
+    train(agent, 1)
+    assert agent.trainer.version == 3
+
+
+def test_old_pins_go_and_the_last_ones_stay(ring, tmp_path):
+    agent = ring()
+    states = []
+    for number in range(6):
+        train(agent, 1)
+        states.append(agent.snapshot(tmp_path / f"saved{number}"))
+    assert [(tmp_path / state["pinned"]).exists() for state in states] == [False, False, True, True, True, True]
+
+
+def test_new_values_are_read_back_from_what_trains(ring):
+    """B44."""
+    agent = ring()
+    agent.apply(CONFIG.with_values({"learning_rate": 3e-4, "ratio_max": 2.5, "window": 9}))
+    assert agent.in_use() == {"learning_rate": 3e-4, "ratio_max": 2.5, "window": 9}
+    [row] = train(agent, 1)
+    assert (row["trainer/learning_rate"], row["trainer/ratio_max"]) == (3e-4, 2.5)
+
+
+def test_values_that_do_not_reach_what_trains_are_not_trained_on(ring, monkeypatch):
+    """B44."""
+    agent = ring()
+    monkeypatch.setattr(agent.trainer, "apply", lambda config: None)
+    with pytest.raises(GuardError, match=r"learning_rate.*0\.0003"):
+        agent.apply(CONFIG.with_values({"learning_rate": 3e-4}))
+
+
+def test_a_batch_that_allows_no_step_is_neither_counted_nor_published(ring, engine):
+    agent = ring()
+    reads = engine.reads
+    [row] = train(agent, 1, scores=(0.5, 0.5))
+    assert row["trainer/stepped"] == 0
+    assert standing(agent) == (0, 0, 0)
+    assert engine.reads == reads
+    [row] = train(agent, 1)
+    assert row["trainer/stepped"] == 1
+    assert engine.policies["agent0"].version == 1
+
+
+def test_whoever_waits_for_a_batch_can_be_told_to_stop(ring):
+    answers = iter([False, True])
+    assert ring().update(lambda: next(answers)) is None
+
+
+def test_an_evaluation_can_be_told_to_stop_and_leaves_no_episode_behind(ring, engine):
+    agent = ring()
+    agent.worker.stop()
+    asked, cancelled = len(engine.asked), engine.cancellations
+    while cancelled.acquire(blocking=False):
+        pass
+
+    def all_are_played():
+        return len(engine.asked) - asked == CONFIG.evaluation.evaluation_episodes
+
+    assert agent.evaluate(all_are_played) is None
+    for _ in range(CONFIG.evaluation.evaluation_episodes):
+        assert cancelled.acquire(timeout=30)
