@@ -1,18 +1,15 @@
 """With wandb itself, offline; what it wrote is read back from its own files."""
 
-import json
 import logging
 import math
-import struct
 from types import SimpleNamespace
 
 import pytest
-from wandb.proto.wandb_internal_pb2 import Record
 
 from pbt_agents.dashboard.wandb_runs import WandbRuns, wandb_mode
 from pbt_agents.errors import ConfigError
+from pbt_agents.testing.wandb_files import offline_runs
 
-HEADER, BLOCK = 7, 32768
 KEYS = ("WANDB_MODE", "WANDB_API_KEY")
 
 
@@ -21,37 +18,6 @@ def nobody_logged_in(monkeypatch, tmp_path_factory):
     for key in KEYS:
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path_factory.mktemp("home") / ".netrc"))
-
-
-def records(file):
-    """A .wandb file is LevelDB's log of protobuf records: blocks of fragments, each with checksum, length and kind."""
-    data, position, fragments = file.read_bytes(), HEADER, b""
-    while position + 7 <= len(data):
-        room = BLOCK - position % BLOCK
-        if room < 7:
-            position += room
-            continue
-        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
-        fragments += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or last
-            yield Record.FromString(fragments)
-            fragments = b""
-
-
-def offline_runs(folder):
-    """Run id -> (group, rows), from all files in a folder."""
-    runs = {}
-    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        kept = list(records(file))
-        [run] = [record.run for record in kept if record.HasField("run")]
-        rows = [
-            {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-            for record in kept
-            if record.HasField("history")
-        ]
-        runs.setdefault(run.run_id, (run.run_group, []))[1].extend(rows)
-    return runs
 
 
 def trial(name, learning_rate=1e-3):
