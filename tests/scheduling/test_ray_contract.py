@@ -49,7 +49,8 @@ from ray.tune.trainable.metadata import _TrainingRunMetadata
     ids=lambda value: getattr(value, "__qualname__", None),
 )
 def test_a_method_takes_what_is_handed_to_it(function, parameters):
-    assert list(inspect.signature(function).parameters)[1:] == parameters
+    # Ray adds a parameter of its own to the methods of a class that some test has made an actor.
+    assert [name for name in inspect.signature(function).parameters if name != "_ray_trace_ctx"][1:] == parameters
 
 
 def test_functions_and_values_take_what_is_handed_to_them():
