@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import wandb
 
 from pbt_agents.dashboard.wandb_runs import WandbRuns, wandb_mode
 from pbt_agents.errors import ConfigError
@@ -53,6 +54,7 @@ def logged(tmp_path_factory):
         second.setup()
         log(second, "agent1", 50, 2, fitness=0.05)
         second.on_experiment_end([])
+    wandb.teardown()  # W&B writes its files in a process of its own, which finishing a run does not wait for
     return offline_runs(folder)
 
 
@@ -91,6 +93,7 @@ def test_runs_in_directories_of_the_same_name_are_different_runs(tmp_path):
         runs = logger_of(folder, ["agent0"])
         runs.setup()
         runs.on_experiment_end([])
+        wandb.teardown()
         ids |= set(offline_runs(folder))
     assert len(ids) == 2
 
