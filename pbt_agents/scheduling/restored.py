@@ -1,9 +1,10 @@
 """What a restored run believes, against what is there.
 
-Between the last snapshot of a run's state and the run's sudden end, old checkpoints were deleted. Tune would raise when it deletes one
-of them again, and begin a trial anew when its latest one is gone.
+Between the last snapshot of a run's state and the run's sudden end, checkpoints were saved and deleted. Tune would raise when it deletes
+one of them again, and begin a trial anew when its latest one is gone.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,23 @@ class Restored(Callback):
 
 
 def mend_checkpoints(trial: Trial) -> None:
-    """Forget the checkpoints that are gone. Where the latest one is, go on from the one that was saved next."""
+    """Forget the checkpoints that are gone. Where the latest one is, go on from the one that was saved next.
+
+    Those that came later belong to updates that are lost, and go: Tune would write others into their folders.
+    """
     if trial.storage.storage_filesystem.type_name != "local":
         return
     manager = trial.run_metadata.checkpoint_manager
     latest = manager._latest_checkpoint_result
     manager._checkpoint_results = [saved for saved in manager._checkpoint_results if _is_there(saved)]
+    there = {folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir()}
     if latest is not None and not _is_there(latest):
-        later = [folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir()]
         # The first of them is whole: the latest known one was deleted when another had been saved after it.
-        folder = min(later, key=lambda folder: folder.stat().st_mtime_ns)
+        folder = min(there, key=lambda folder: folder.stat().st_mtime_ns)
         checkpoint = Checkpoint(path=str(folder), filesystem=trial.storage.storage_filesystem)
         manager.register_checkpoint(_TrainingResult(checkpoint, latest.metrics))
+    for lost in there - {Path(saved.checkpoint.path) for saved in manager._checkpoint_results}:
+        shutil.rmtree(lost)
     trial.run_metadata.invalidate_cache()
 
 

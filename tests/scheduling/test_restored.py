@@ -59,6 +59,7 @@ def test_where_the_latest_is_gone_the_one_that_was_saved_after_it_is_gone_on_fro
     save(trial, "checkpoint_000002", register=False)
     mend_checkpoints(trial)
     assert latest(trial) == following
+    assert os.listdir(trial.storage.trial_fs_path) == ["checkpoint_000001"]
     assert trial.run_metadata.checkpoint_manager.latest_checkpoint_result.metrics == {"training_iteration": 2}
 
 
@@ -68,6 +69,17 @@ def test_what_is_whole_is_left_as_it_is(trial):
     mend_checkpoints(trial)
     assert latest(trial) == kept
     assert len(trial.run_metadata.checkpoint_manager.best_checkpoint_results) == 2
+
+
+def test_what_was_saved_after_the_last_known_one_goes_and_nothing_else(trial):
+    """Tune would write other checkpoints into the same folders, whose files a clone may share."""
+    kept = [save(trial, "checkpoint_000000"), save(trial, "adopted_000001")]
+    save(trial, "checkpoint_000001", register=False)
+    os.mkdir(f"{trial.storage.trial_fs_path}/ring")
+    open(f"{trial.storage.trial_fs_path}/params_0.json", "w").close()
+    mend_checkpoints(trial)
+    assert latest(trial) == kept[-1]
+    assert sorted(os.listdir(trial.storage.trial_fs_path)) == ["adopted_000001", "checkpoint_000000", "params_0.json", "ring"]
 
 
 def test_a_trial_that_never_saved_is_left_as_it_is(trial):
