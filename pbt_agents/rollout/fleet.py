@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout
@@ -27,6 +28,8 @@ from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
 LEASE_S = 8.0
 """A fleet that nobody has renewed for so long ends itself."""
+_OUTSIDE = PlacementGroupSchedulingStrategy(None)
+"""Not in the placement group of the trial that happens to start the fleet, which holds no room for it and ends with the trial."""
 ENGINE_CPUS = 0.5
 """For Ray's bookkeeping alone: an engine's one thread takes what it gets."""
 _NAMESPACE = "pbt_agents"
@@ -158,7 +161,8 @@ class EngineFleet:
 
     def __init__(self, name: str, model_path: str, config: AgentConfig) -> None:
         keeper = ray.remote(num_cpus=0, max_concurrency=16)(_FleetKeeper)
-        options = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+        options: dict[str, Any] = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+        options["scheduling_strategy"] = _OUTSIDE
         self._keeper: Any = keeper.options(**options).remote(model_path, config)
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="fleet-lease", daemon=True)

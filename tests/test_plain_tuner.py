@@ -1,0 +1,30 @@
+"""The README's example of Ray Tune's own API, run as it stands but for its size."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+SMALLER = {"num_samples=4": "num_samples=2", '{"updates": 100}': '{"updates": 10}', "tuner.fit()": "results = tuner.fit()"}
+REPORT = """
+for result in results:
+    print("MEMBER", result.error, result.metrics["updates"], result.metrics["fitness"], result.metrics["window"])
+"""
+
+
+@pytest.mark.slow
+def test_the_readmes_tuner_trains_on_a_fleet_that_its_first_trial_starts(tmp_path):
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    for text, smaller in SMALLER.items():
+        assert example.count(text) == 1
+        example = example.replace(text, smaller)
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", example + REPORT]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    members = re.findall(r"^MEMBER (\S+) (\d+) ([\d.]+) (\d+)$", done.stdout, re.MULTILINE)
+    assert [(error, updates) for error, updates, _, _ in members] == [("None", "10")] * 2, done.stdout[-3000:] + done.stderr[-3000:]
+    assert all(0 < float(score) < 1 and int(window) in (1, 2, 4, 8, 16) for _, _, score, window in members)
