@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from _args import parse
 
+from pbt_agents.config import require
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
 from pbt_agents.models import check_context, resolve_model
@@ -67,6 +68,7 @@ def population(args: Args) -> PopulationSpec:
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
     check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
+    require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
     budget = Budget(updates=args.updates, minutes=args.minutes)
     return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
 

@@ -30,7 +30,7 @@ from pbt_agents.rollout.fleet import ENGINE_CPUS, EngineFleet, agent_names, engi
 from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.mutation import Perturbation
 from pbt_agents.scheduling.restored import Restored
-from pbt_agents.scheduling.scheduler import InPlacePBT
+from pbt_agents.scheduling.scheduler import JOURNAL, InPlacePBT
 from pbt_agents.scheduling.selection import Truncation
 from pbt_agents.scheduling.state import SchedulerState, check_experiment
 from pbt_agents.search_space import initial_values, param_space
@@ -86,7 +86,7 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
     `resume` goes on with what was saved, if anything was. Raises ConfigError when the members do not fit, or what was saved
     cannot be read; KeyboardInterrupt when a signal came and not every member could save in time (the checkpoints before still stand).
     """
-    resume = resume and (out / EXPERIMENT).exists()
+    resume = resume and (out / EXPERIMENT / JOURNAL).exists()  # it may have ended before the first member began
     if resume:
         check_experiment(out / EXPERIMENT)
     scheduler = population_scheduler(spec)

@@ -1,0 +1,156 @@
+"""The script's flags, refusals and exit codes. What it trains is in tests/test_main_job.py."""
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import sudoku_pbt
+from sudoku_pbt import Args, main, population
+
+from pbt_agents import training
+from pbt_agents.errors import ConfigError, GuardError
+from pbt_agents.run_folder import new_run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Signals as they are, a directory of its own, and no Ray."""
+    monkeypatch.setattr(sudoku_pbt.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sudoku_pbt, "ray_session", lambda out: nullcontext())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Training that comes to an outcome, raises, or is interrupted; the calls that were made."""
+    calls = []
+
+    def comes_to(result, compared=None):
+        def train(*arguments):
+            calls.append(arguments)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        monkeypatch.setattr(training, "train", train)
+        monkeypatch.setattr(training, "compare", lambda *arguments: compared)
+        return calls
+
+    return comes_to
+
+
+def outcome(error=None):
+    usage = SimpleNamespace(seconds=10.0, cpu_s=20.0, peak_pss_bytes=3 << 30)
+    member = SimpleNamespace(name="agent0", error=error)
+    run = SimpleNamespace(lineage=SimpleNamespace(clones={}), usage=usage, members=[member])
+    return SimpleNamespace(run=run, best=member, engine_pids=([1], [1]), base=SimpleNamespace(episodes=256), scores="0.5")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"population": 0}, "size must be at least 1, got 0"),
+        ({"updates": 0}, "updates must be above 0, got 0"),
+        ({"minutes": -1.0}, "minutes must be above 0, got -1.0"),
+        ({"window": -1}, "cannot be negative, got -1"),
+        ({"test_episodes": 1}, "test_episodes must be at least 2, got 1"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"environment": "sudokku"}, "Did you mean 'sudoku'"),
+        ({"environment": "sudoku:enormous"}, "enormous"),
+        ({"model": "/no/such/folder"}, "/no/such/folder"),
+        ({"set": ("learning_rte=1",)}, "Did you mean"),
+        ({"set": ("max_reuse",)}, "name=value"),
+        ({"out": "full"}, "not an empty directory"),
+        ({"resume": "empty"}, "nothing to resume in 'empty'"),
+        ({"resume": "nowhere"}, "nothing to resume in 'nowhere'"),
+        ({"resume": "full", "updates": 7}, "Leave the other flags out"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_starts_or_is_made(flags, named, here, trained, capsys):
+    """B82."""
+    calls = trained(outcome())
+    (here / "full").mkdir()
+    (here / "full" / "thesis.txt").touch()
+    (here / "empty").mkdir()
+    assert main(Args(**flags)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert named in line
+    assert calls == []
+    assert sorted(str(path.relative_to(here)) for path in here.rglob("*")) == ["empty", "full", "full/thesis.txt"]
+
+
+def test_a_refusal_needs_neither_torch_nor_vllm(here):
+    """A wrong flag is answered in seconds."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(sudoku_pbt.__file__).parent)!r})
+import sudoku_pbt
+assert sudoku_pbt.main(sudoku_pbt.Args(window=-1)) == 2
+assert not {{"torch", "vllm", "transformers", "wandb"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (outcome(), 0),
+        (outcome(error="/some/error.txt"), 1),
+        (None, 130),
+        (KeyboardInterrupt(), 130),
+        (GuardError("differs"), 1),
+        (ConfigError("does not fit"), 2),
+    ],
+    ids=["trained", "a member failed", "interrupted", "broken off", "guarded", "refused late"],
+)
+def test_how_a_run_ends_is_told_by_its_exit_code(result, code, trained, capsys):
+    trained(result)
+    assert main(Args(out="run")) == code
+    said = capsys.readouterr()
+    assert ("--resume run" in said.out + said.err) == (code == 130)
+
+
+def test_an_interrupted_comparison_is_an_interruption(trained, capsys):
+    trained(outcome(), {"independent": None})
+    assert main(Args(out="run", compare=True)) == 130
+    assert "interrupted" in capsys.readouterr().out
+
+
+def test_a_resumed_run_has_the_settings_it_was_started_with(here, trained):
+    calls = trained(outcome())
+    args = Args(population=3, updates=17, window=0, seed=5, set=("max_reuse=3", "group_size=4"), test_episodes=8)
+    with new_run(here / "run", asdict(args)):
+        pass
+    assert main(Args(resume="run")) == 0
+    [(spec, out, resume, episodes)] = calls
+    assert spec == population(args)
+    assert (out, resume, episodes) == (Path("run"), True, 8)
+
+
+def test_a_new_run_keeps_its_settings_before_it_trains(here, trained):
+    calls = trained(KeyboardInterrupt())
+    assert main(Args(out="run", population=2, set=("max_reuse=3",))) == 130
+    assert json.loads((here / "run" / "run.json").read_text())["settings"]["population"] == 2
+    [(_, _, resume, _)] = calls
+    assert resume is False
+
+
+def test_flags_become_the_population():
+    spec = population(Args(population=8, updates=30, minutes=2.5, seed=7, set=("max_reuse=3", "objective=grpo")))
+    assert (spec.size, spec.agent.fleet.slots, spec.agent.seed) == (8, 8, 7)
+    assert (spec.budget.updates, spec.budget.minutes) == (30, 2.5)
+    assert (spec.agent.buffer.max_reuse, spec.agent.objective.objective) == (3, "grpo")
+    assert "window" in spec.search_space
+
+
+def test_a_fixed_window_is_not_searched():
+    spec = population(Args(window=0))
+    assert spec.agent.buffer.window == 0
+    assert "window" not in spec.search_space
