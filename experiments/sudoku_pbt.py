@@ -4,6 +4,7 @@ python experiments/sudoku_pbt.py --population 4
 """
 
 import ast
+import gc
 import signal
 import sys
 import time
@@ -136,4 +137,6 @@ def report(outcome: "Outcome", arms: Mapping[str, "Outcome | None"], out: Path) 
 
 
 if __name__ == "__main__":
-    sys.exit(main(parse(Args)))
+    code = main(parse(Args))
+    gc.freeze()  # there is nothing to collect at the end, and looking for it takes seconds once torch is there
+    sys.exit(code)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 STOP_FILE = "stop"
-_PATIENCE_S = 7.0
+_PATIENCE_S = 6.0
 """After a signal, for agents to save; what has not saved by then is left at its last checkpoint."""
 
 
