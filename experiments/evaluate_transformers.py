@@ -16,6 +16,7 @@ import torch
 from _args import parse
 
 from pbt_agents.environment import Environment
+from pbt_agents.errors import ConfigError
 from pbt_agents.models import resolve_model
 from pbt_agents.plugins import load
 from pbt_agents.types import Split
@@ -79,6 +80,8 @@ def play(model: Any, tokenizer: Any, tasks: list[tuple[Environment, int]], args:
 def load_policy(folder: str, adapter: Path | None) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
 
+    if adapter is not None and not (adapter / "adapter_config.json").is_file():
+        raise ConfigError(f"adapter '{adapter}' has no adapter_config.json. Name a folder in PEFT's format, as a run's best adapter is.")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if adapter is None:
         return model

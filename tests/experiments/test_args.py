@@ -39,6 +39,7 @@ def test_a_boolean_flag_can_be_switched_off():
     [
         ([], "required: --out"),
         (["--out", "x", "--populaton", "8"], "unrecognized arguments: --populaton"),
+        (["--out", "x", "--popul", "8"], "unrecognized arguments: --popul"),
         (["--out", "x", "--split", "tset"], "invalid choice: 'tset'"),
         (["--out", "x", "--population", "many"], "invalid int value: 'many'"),
     ],

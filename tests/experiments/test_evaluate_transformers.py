@@ -5,6 +5,7 @@ import pytest
 from evaluate_transformers import Args, load_policy, scores
 
 from pbt_agents.assets import tiny_model_path
+from pbt_agents.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +44,8 @@ def test_an_adapter_changes_what_is_played(model, tokenizer, tmp_path):
                 weight.fill_(0.5)
     adapted.save_pretrained(tmp_path / "moved")
     assert scores(load_policy(str(tiny_model_path()), tmp_path / "moved"), tokenizer, args, greedy=True).tolist() != before.tolist()
+
+
+def test_a_folder_without_an_adapter_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"adapter '.*' has no adapter_config\.json"):
+        load_policy(str(tiny_model_path()), tmp_path)

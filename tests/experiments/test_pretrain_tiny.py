@@ -11,13 +11,14 @@ def test_shares_of_the_player_sum_to_one():
     assert sum(vars(TEACHER).values()) == pytest.approx(1)
 
 
-def test_the_player_itself_has_no_loss_and_a_uniform_model_the_divergence_worked_out_by_hand():
-    """Two tokens after a prompt: certain, then 3/4 and 1/4. A uniform model over 4 tokens is off by log 4, then log 4 - H(1/4)."""
-    targets = torch.tensor([[[1.0, 0, 0, 0], [0, 0.75, 0.25, 0], [0, 0, 0, 0]]])
+def test_a_token_counts_by_the_chance_that_the_player_gets_there():
+    """After a certain token, one reached in half the moves with 3/4 and 1/4. Of a uniform model over 4: log 4 + (log 4 - H) / 2."""
+    targets = torch.tensor([[[1.0, 0, 0, 0], [0, 0.375, 0.125, 0], [0, 0, 0, 0]]])
     lessons = Batch({}, targets, moves=1)
     assert imitation_loss(torch.log(targets + 1e-12), lessons).item() == pytest.approx(0, abs=1e-5)
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
-    assert imitation_loss(torch.zeros(1, 3, 4), lessons).item() == pytest.approx(2 * np.log(4) - entropy, abs=1e-6)
+    assert imitation_loss(torch.zeros(1, 3, 4), lessons).item() == pytest.approx(1.5 * np.log(4) - entropy / 2, abs=1e-6)
+    assert imitation_loss(torch.zeros(1, 3, 4), lessons._replace(moves=2)).item() == pytest.approx(0.75 * np.log(4) - entropy / 4, abs=1e-6)
 
 
 def test_the_rate_warms_up_and_ends_at_a_thirtieth():

@@ -11,6 +11,8 @@ FORCED = (0, 0, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1)
 """Both empty cells have one candidate."""
 OPEN = (0, 0, 3, 4, 3, 4, 1, 2, 0, 0, 4, 3, 4, 3, 2, 1)
 """All four empty cells could be 1 or 2."""
+MIXED = (*OPEN[:-1], 0)
+"""As OPEN, and the last cell is forced to be 1."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_candidates_are_the_digits_that_row_column_and_box_leave():
     assert candidates(corner)[..., 3].sum() == 16 - 4 - 3 - 1  # 4 is gone from a row, the rest of a column and of a box
 
 
-@pytest.mark.parametrize("board", [FORCED, OPEN, SOLUTION[:5] + (0,) * 11])
+@pytest.mark.parametrize("board", [FORCED, OPEN, MIXED, SOLUTION[:5] + (0,) * 11])
 def test_the_players_moves_sum_to_one(board):
     assert TEACHER.moves(board, SOLUTION).sum() == pytest.approx(1, abs=1e-12)
 
@@ -53,6 +55,12 @@ def test_without_a_forced_cell_the_player_still_leans_to_the_solution():
     assert moves[0, 1, 1] == pytest.approx(0.40 / 4 + 0.20 / 4 / 2 + 0.15 / 16)
     assert moves[0, 1, 0] == pytest.approx(0.20 / 4 / 2 + 0.15 / 16 + 0.10 / 4)
     assert moves[0, 1, 2] == pytest.approx(0.15 / 16)
+
+
+def test_the_right_move_goes_to_forced_cells_alone_and_legal_ones_to_every_empty_cell_alike():
+    moves = TEACHER.moves(MIXED, SOLUTION)
+    assert moves[3, 3, 0] == pytest.approx(0.40 + 0.20 / 5 + 0.15 / 20 + 0.10 / 5)
+    assert moves[0, 1, 1] == pytest.approx(0.20 / 5 / 2 + 0.15 / 20)
 
 
 def test_a_refused_move_is_not_tried_again_and_leaves_its_chance_to_the_others():
