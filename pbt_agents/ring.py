@@ -95,7 +95,7 @@ class Ring:
         return {**self.trainer.in_use(), "window": self.buffer.window}
 
     def update(self, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
-        """Train on one batch and publish; None when told to stop while waiting for it.
+        """Train on one batch and publish; None when told to stop while waiting for it, or for one's turn.
 
         A batch that was skipped whole, or whose step was not finite, is reported with `trainer/stepped` 0 and not published.
         """
@@ -106,6 +106,8 @@ class Ring:
         asked = time.perf_counter()
         with self._turn():
             self._seconds["wait_for_turn_s"] += time.perf_counter() - asked
+            if should_stop():
+                return None
             started = time.time()
             with self._timed("train_s"):
                 report = self.trainer.update(groups)

@@ -1,6 +1,8 @@
 """What a ring keeps, drops and refuses, on an engine without a model. On real engines it is tested in test_ring.py."""
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from pbt_agents.ring import Place, Ring
 from pbt_agents.testing.fake_engine import FakeEngine
 from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.lora import adapter_tensors, build_policy
+from pbt_agents.turnstile import Turnstile
 
 CONFIG = AgentConfig().with_values({"groups_per_batch": 1, "group_size": 2, "window": 4, "micro_batch_tokens": 256})
 
@@ -207,6 +210,21 @@ def test_a_batch_that_allows_no_step_is_neither_counted_nor_published(ring, engi
 def test_whoever_waits_for_a_batch_can_be_told_to_stop(ring):
     answers = iter([False, True])
     assert ring().update(lambda: next(answers)) is None
+
+
+def test_whoever_waits_for_its_turn_to_train_can_be_told_to_stop(ring, tmp_path):
+    agent, other = ring(), Turnstile(tmp_path / "trainers", places=1, number=0)
+    agent.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=0))
+    stop = threading.Event()
+    with ThreadPoolExecutor() as threads:
+        with other.hold():
+            update = threads.submit(agent.update, stop.is_set)
+            while not agent.buffer.stats()["buffer/drawn"]:
+                assert not update.done()
+            stop.set()
+        assert update.result(30) is None
+    other.close()
+    assert standing(agent) == (0, 0, 0)
 
 
 def test_an_evaluation_can_be_told_to_stop_and_leaves_no_episode_behind(ring, engine):
