@@ -41,7 +41,10 @@ class PopulationSpec:
     resample_probability: float = 0.25
     """Of drawing a value anew instead of moving it."""
     initial: tuple[Mapping[str, Any], ...] | None = None
-    """First values of each member; None draws them from the search space, each from its own part of every range."""
+    """First values of each member; None draws them from the search space, each from its own part of every range.
+
+    A single member then has the agent's own.
+    """
     exploit: bool = True
     """False runs the same members side by side without any copying."""
 

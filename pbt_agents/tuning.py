@@ -163,6 +163,8 @@ def cpus_per_member(spec: PopulationSpec, available: float) -> float:
 def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:
     if spec.initial is not None:
         return [dict(values) for values in spec.initial]
+    if spec.size == 1:  # there is nobody to search with
+        return [{name: spec.agent.value(name) for name in spec.search_space}]
     return initial_values(spec.search_space, spec.size, spec.agent.seed)
 
 

@@ -14,7 +14,9 @@ def offline_runs(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
     runs: dict[str, tuple[str, list[dict[str, Any]]]] = {}
     for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         records = list(_records(file))
-        run = next(record.run for record in records if record.HasField("run"))
+        run = next((record.run for record in records if record.HasField("run")), None)
+        if run is None:  # its writer was killed before it began
+            continue
         rows = [_row(record.history) for record in records if record.HasField("history")]
         runs.setdefault(run.run_id, (run.run_group, []))[1].extend(rows)
     return runs
