@@ -1,0 +1,155 @@
+"""The order of a whole run, around a population and engines that do as they are told."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from pbt_agents import training
+from pbt_agents.config import AgentConfig
+from pbt_agents.errors import ConfigError, PbtAgentsError
+from pbt_agents.evaluation import Scores
+from pbt_agents.population import PopulationSpec
+from pbt_agents.resources import Usage
+from pbt_agents.tuning import Member, PopulationRun
+
+SPEC = PopulationSpec(AgentConfig().with_values({"slots": 2, "learning_rate": 2e-3}), {"learning_rate": [1e-3, 1e-2]}, 2)
+
+
+class ToldEvaluator:
+    """An adapter's file holds its score."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def sampled(self, folder, split, episodes):
+        assert split == "validation"
+        return float((folder / "adapter_model.safetensors").read_text())
+
+    def adapter(self, folder, split, episodes):
+        assert split == "test"
+        return Scores(episodes, self.sampled(folder, "validation", episodes), 0.0, 0.0, 0.0)
+
+    def base(self, split, episodes):
+        return Scores(episodes, 0.1, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture
+def fleets(monkeypatch):
+    """Every fleet that was started, and whether it was ended."""
+    started = []
+
+    def fleet(spec, out):
+        made = SimpleNamespace(
+            info=SimpleNamespace(engines=[SimpleNamespace(self_test={"base": 1e-6})]), health=lambda: [{"pid": 7.0}], ended=False, spec=spec
+        )
+        made.end = lambda: setattr(made, "ended", True)
+        started.append(made)
+        return made
+
+    monkeypatch.setattr(training, "experiment_fleet", fleet)
+    monkeypatch.setattr(training, "Evaluator", ToldEvaluator)
+    monkeypatch.setattr(training, "cores", lambda: 2)
+    return started
+
+
+@pytest.fixture
+def population(monkeypatch):
+    """Population runs that come to these members; whether each was a resumed one."""
+    resumed = []
+
+    def comes_to(*members, interrupted=False):
+        def run(spec, out, fleet, resume):
+            resumed.append(resume)
+            lineage = SimpleNamespace(clones={})
+            return PopulationRun(members, lineage, Usage(10.0, 20.0, 3 << 30), interrupted)
+
+        monkeypatch.setattr(training, "run_population", run)
+        return resumed
+
+    return comes_to
+
+
+def member(folder, name, score=None, error=None):
+    """One that saved an adapter with this score, or nothing."""
+    if score is not None:
+        (folder / name / "trainer").mkdir(parents=True)
+        for file in ("adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"):
+            (folder / name / "trainer" / file).write_text(str(score))
+    return Member(name, {"fitness": float("nan")}, folder / name if score is not None else None, error)
+
+
+def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7), member(tmp_path, "agent2"))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    assert (outcome.best.name, outcome.scores.sampled, outcome.base.sampled) == ("agent1", 0.7, 0.1)
+    assert sorted(file.name for file in (tmp_path / "best").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.7"
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (results["best"], results["scores"]["sampled"], results["cpu_s"]) == ("agent1", 0.7, 20.0)
+    assert results["engines"] == {"start": [{"pid": 7.0}], "end": [{"pid": 7.0}]}
+    assert outcome.engine_pids == ([7], [7])
+    assert fleets[0].ended
+
+
+def test_a_former_best_is_replaced_when_a_run_is_scored_again(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3))
+    training.train(SPEC, tmp_path, episodes=8)
+    population(member(tmp_path, "agent1", 0.2))
+    training.train(SPEC, tmp_path, resume=True, episodes=8)
+    assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.2"
+
+
+def test_an_interrupted_run_is_not_scored_and_its_engines_end(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3), interrupted=True)
+    assert training.train(SPEC, tmp_path, episodes=8) is None
+    assert not (tmp_path / "results.json").exists()
+    assert fleets[0].ended
+
+
+def test_a_member_that_failed_beside_others_is_scored_by_what_it_saved(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7, error="/error.txt"))
+    assert training.train(SPEC, tmp_path, episodes=8).best.name == "agent1"
+
+
+def test_where_every_member_failed_nothing_is_scored_and_the_engines_end(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3, error="/error.txt"), member(tmp_path, "agent1", error="/error.txt"))
+    with pytest.raises(PbtAgentsError, match="every member failed"):
+        training.train(SPEC, tmp_path, episodes=8)
+    assert fleets[0].ended
+
+
+def test_a_population_that_does_not_fit_is_refused_before_engines_start(tmp_path, fleets):
+    with pytest.raises(ConfigError, match="do not fit"):
+        training.train(SPEC.of_size(300), tmp_path)
+    assert fleets == []
+
+
+def test_a_comparison_gives_each_arm_the_cpu_seconds_of_the_population(tmp_path, fleets, population):
+    resumed = population(member(tmp_path, "agent0", 0.3))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    arms = training.compare(SPEC, outcome, tmp_path, episodes=8)
+    independent, default = (fleet.spec for fleet in fleets[1:])
+    assert list(arms) == ["independent", "default"]
+    assert {arm.budget.cpu_seconds for arm in (independent, default)} == {20.0}
+    assert {arm.budget.updates for arm in (independent, default)} == {None}
+    assert (independent.size, independent.exploit, independent.initial) == (2, False, None)
+    assert (default.size, default.exploit, default.initial) == (1, False, ({"learning_rate": 2e-3},))
+    assert (tmp_path / "default" / "results.json").exists()
+    assert resumed == [False, False, False]
+
+
+def test_an_interrupted_comparison_begins_no_other_arm_and_is_gone_on_with(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    population(member(tmp_path, "agent1", 0.3), interrupted=True)
+    assert training.compare(SPEC, outcome, tmp_path, episodes=8) == {"independent": None}
+    resumed = population(member(tmp_path, "agent2", 0.3))
+    assert None not in training.compare(SPEC, outcome, tmp_path, resume=True, episodes=8).values()
+    assert resumed == [False, False, True, True]
