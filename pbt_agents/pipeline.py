@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ class AgentPipeline(InPlaceTrainable):
         if rows is None or evaluation is None:
             return {**self._result, **self._standing(), "done": True}
         diverged = {} if any(row["trainer/stepped"] for row in rows) else {"fitness": math.nan}
+        if not diverged:
+            with suppress(NoExperienceError):  # the next step will say so
+                self._ring.prepare(self._stop_file.exists)
         self._result = {**mean_metrics(rows), **evaluation, **diverged, **self._ring.stats(), **self._standing()}
         return dict(self._result)
 

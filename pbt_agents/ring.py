@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,10 @@ from pbt_agents.trainer.trainer import Trainer
 from pbt_agents.turnstile import Turnstile
 from pbt_agents.types import Group, PolicyId
 
+Answer = TypeVar("Answer")
 _VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM = 1, 2, 3
+_LOOK_S = 0.5
+"""Between looks for a reason not to wait for groups any longer."""
 _STARVED_S = 900.0
 """Without a batch for so long, something is wrong that waiting will not mend."""
 
@@ -99,8 +102,7 @@ class Ring:
 
         A batch that was skipped whole, or whose step was not finite, is reported with `trainer/stepped` 0 and not published.
         """
-        with self._timed("wait_for_groups_s"):
-            groups = self._batch(should_stop)
+        groups = self._when_there(lambda count: self.buffer.sample(count, self._sampler, _LOOK_S), should_stop)
         if groups is None:
             return None
         asked = time.perf_counter()
@@ -148,6 +150,10 @@ class Ring:
         scores = np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories])
         return fitness(scores)
 
+    def prepare(self, should_stop: Callable[[], bool]) -> None:
+        """Wait for the groups of the next update, so that whoever goes on from a snapshot taken now need not wait for them."""
+        self._when_there(lambda count: self.buffer.wait(count, _LOOK_S), should_stop)
+
     def snapshot(self, folder: Path) -> dict[str, Any]:
         """Everything a clone or a restart needs, consistent: weights and moments in `folder`, experience pinned by hard links."""
         self.trainer.save(folder / "trainer")
@@ -193,16 +199,20 @@ class Ring:
         else:
             self.buffer.append(group)
 
-    def _batch(self, should_stop: Callable[[], bool]) -> list[Group] | None:
+    def _when_there(self, ask: Callable[[int], Answer], should_stop: Callable[[], bool]) -> Answer | None:
+        """What the buffer answers once it holds the groups of a batch; None when told to stop before."""
         count = self.config.trainer.groups_per_batch
         deadline = time.monotonic() + _STARVED_S
-        while not should_stop():
-            self.worker.check()
-            try:
-                return self.buffer.sample(count, self._sampler, timeout_s=0.5)
-            except TimeoutError as error:
-                if time.monotonic() > deadline:
-                    raise GuardError(f"{self._place.agent} had no batch of {count} groups in {_STARVED_S:.0f} s: {self.stats()}") from error
+        with self._timed("wait_for_groups_s"):
+            while not should_stop():
+                self.worker.check()
+                try:
+                    return ask(count)
+                except TimeoutError as error:
+                    if time.monotonic() > deadline:
+                        raise GuardError(
+                            f"{self._place.agent} had no batch of {count} groups in {_STARVED_S:.0f} s: {self.stats()}"
+                        ) from error
         return None
 
     def _stream(self, purpose: int) -> np.random.Generator:

@@ -20,6 +20,7 @@ class ToldRing:
         self.steps, self.evaluations = list(steps), list(evaluations)
         self.config, self.updates, self.lineage, self.trainer = CONFIG, 0, 4, SimpleNamespace(version=7)
         self.restored = self.applied = None
+        self.prepared = 0
 
     def update(self, should_stop):
         step = self.steps.pop(0)
@@ -32,6 +33,9 @@ class ToldRing:
 
     def evaluate(self, should_stop):
         return self.evaluations.pop(0)
+
+    def prepare(self, should_stop):
+        self.prepared += 1
 
     def in_use(self):
         return {"learning_rate": 2e-3, "ratio_max": 5.0, "window": 8}
@@ -82,11 +86,31 @@ def test_updates_that_did_not_step_are_replaced_up_to_as_many_again(trial):
     assert trial([0, 0, 0, 0, 1, 1]).step()["updates"] == 2
 
 
-def test_an_agent_that_took_no_step_has_diverged(trial):
+def test_a_result_comes_when_a_clone_made_of_it_finds_the_groups_of_its_first_update(trial):
+    pipeline = trial([1, 1, 1])
+    pipeline.step()
+    assert pipeline._ring.prepared == 1
+
+
+def test_an_agent_that_can_play_no_more_after_its_evaluation_says_so_in_the_next_step(trial, monkeypatch):
     """B47."""
-    result = trial([0] * 6).step()
+    pipeline = trial([1, 1, 1, NoExperienceError("nothing")], [{"fitness": 0.5}, {"fitness": 0.0}])
+
+    def lost(should_stop):
+        raise NoExperienceError("nothing")
+
+    monkeypatch.setattr(pipeline._ring, "prepare", lost)
+    assert pipeline.step()["fitness"] == 0.5
+    assert math.isnan(pipeline.step()["fitness"])
+
+
+def test_an_agent_that_took_no_step_has_diverged_and_is_waited_for_no_longer(trial):
+    """B47."""
+    pipeline = trial([0] * 6)
+    result = pipeline.step()
     assert math.isnan(result["fitness"])
     assert "done" not in result
+    assert pipeline._ring.prepared == 0
 
 
 def test_an_agent_that_can_play_no_more_has_diverged_and_lives_on(trial):

@@ -212,6 +212,18 @@ def test_whoever_waits_for_a_batch_can_be_told_to_stop(ring):
     assert ring().update(lambda: next(answers)) is None
 
 
+def test_a_ring_is_prepared_once_it_holds_the_groups_of_the_next_update_and_none_is_drawn(ring):
+    agent = ring()
+    agent.prepare(iter([False, True]).__next__)
+    with ThreadPoolExecutor() as threads:
+        prepared = threads.submit(agent.prepare, lambda: False)
+        assert not prepared.done()
+        agent.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=0))
+        prepared.result(30)
+    assert agent.buffer.stats()["buffer/drawn"] == 0
+    assert agent.buffer.stats()["buffer/uses_left"] == CONFIG.buffer.max_reuse
+
+
 def test_whoever_waits_for_its_turn_to_train_can_be_told_to_stop(ring, tmp_path):
     agent, other = ring(), Turnstile(tmp_path / "trainers", places=1, number=0)
     agent.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=0))

@@ -73,11 +73,8 @@ class ReplayBuffer:
 
     # The trainer's side
 
-    def sample(self, count: int, rng: np.random.Generator, timeout_s: float) -> list[Group]:
-        """Waits until there are `count` distinct groups with uses left, and draws so many from the whole window, uniformly.
-
-        Calling it again without an `advance` between says that the batch before needed no optimizer step.
-        """
+    def wait(self, count: int, timeout_s: float) -> None:
+        """Returns once there are `count` distinct groups with uses left, and raises SampleTimeoutError when there are not in time."""
         started = time.monotonic()
         with self._changed:
             self._window.demand(count)
@@ -87,6 +84,14 @@ class ReplayBuffer:
             self._check_open()
             if len(self._window.entries) < count:
                 raise SampleTimeoutError(self._shortage(count, timeout_s))
+
+    def sample(self, count: int, rng: np.random.Generator, timeout_s: float) -> list[Group]:
+        """Waits for so many groups, and draws them from the whole window, uniformly.
+
+        Calling it again without an `advance` between says that the batch before needed no optimizer step.
+        """
+        with self._changed:
+            self.wait(count, timeout_s)
             drawn = self._window.draw(count, rng)
             batches = [self._log.read(entry.location) for entry in drawn]
             self._counts["drawn"] += count
