@@ -13,6 +13,9 @@ from typing import Any
 
 from pbt_agents.errors import ConfigError, unknown_name
 
+ADVANTAGES = ("group_standardized", "group_centered", "group_shuffled")
+"""How scores of a group become advantages."""
+
 
 def require(holds: bool, message: str) -> None:
     if not holds:
@@ -121,7 +124,8 @@ class TrainerConfig:
     learning_rate: float = 1e-3
     groups_per_batch: int = 4
     advantage: str = "group_standardized"
-    """`group_standardized` (centred, divided by the deviation) or `group_centered`."""
+    """`group_standardized` (centred, divided by the deviation), `group_centered`, or `group_shuffled`: standardized and dealt to the
+    attempts at random, a control from which nothing can be learned."""
     normalizer: str = "token"
     """Loss divided by the trained tokens of the batch (`token`), or by episodes * max_episode_tokens (`constant`)."""
     max_grad_norm: float = 1.0
@@ -135,8 +139,7 @@ class TrainerConfig:
         rate = self.learning_rate
         require(0 < rate < 1 and math.isfinite(rate), f"learning_rate must lie in (0, 1), got {rate}.")
         require(self.groups_per_batch >= 1, f"groups_per_batch must be at least 1, got {self.groups_per_batch}.")
-        known = ("group_standardized", "group_centered")
-        require(self.advantage in known, f"advantage is one of {known}, got '{self.advantage}'.")
+        require(self.advantage in ADVANTAGES, f"advantage is one of {ADVANTAGES}, got '{self.advantage}'.")
         require(self.normalizer in ("token", "constant"), f"normalizer is 'token' or 'constant', got '{self.normalizer}'.")
         require(self.max_grad_norm > 0, f"max_grad_norm must be above 0, got {self.max_grad_norm}.")
         require(self.micro_batch_tokens >= 1, f"micro_batch_tokens must be at least 1, got {self.micro_batch_tokens}.")

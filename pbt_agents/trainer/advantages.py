@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbt_agents.config import ADVANTAGES
 from pbt_agents.errors import ConfigError, GuardError
 from pbt_agents.types import Group, Trajectory
 
@@ -48,7 +49,10 @@ def draw_lesson(groups: Sequence[Group], kind: str) -> Lesson:
             continue
         scored = np.isfinite(group.scores)
         trajectories += [trajectory for trajectory, kept in zip(group.trajectories, scored, strict=True) if kept]
-        advantages += group_advantages(group.scores, kind)[scored].tolist()
+        worth = group_advantages(group.scores, kind)[scored]
+        if kind == "group_shuffled":
+            worth = np.random.default_rng(group.seed).permutation(worth)
+        advantages += worth.tolist()
     episodes = sum(len(group.trajectories) for group in groups)
     unscored = sum(int((~np.isfinite(group.scores)).sum()) for group in groups)
     if 2 * unscored > episodes:
@@ -60,17 +64,17 @@ def group_advantages(scores: NDArray[Any], kind: str) -> NDArray[np.float64]:
     """[G] -> [G]. 0 without a verdict; all exactly 0 where `skip_reason` gives one.
 
     `group_centered` subtracts the group's mean. `group_standardized` also divides by the *population* deviation (so that a pair
-    gives -1 and 1, and no advantage exceeds the root of G - 1), or by DEVIATION_FLOOR where that is larger.
+    gives -1 and 1, and no advantage exceeds the root of G - 1), or by DEVIATION_FLOOR where that is larger; so does `group_shuffled`.
     """
-    if kind not in ("group_centered", "group_standardized"):
-        raise ConfigError(f"advantage is 'group_centered' or 'group_standardized', got '{kind}'.")
+    if kind not in ADVANTAGES:
+        raise ConfigError(f"advantage is one of {ADVANTAGES}, got '{kind}'.")
     advantages = np.zeros(len(scores))
     if skip_reason(scores):
         return advantages
     scored = np.isfinite(scores)
     centered = scores[scored].astype(np.float64)
     centered -= centered.mean()
-    if kind == "group_standardized":
+    if kind != "group_centered":
         centered /= max(np.sqrt(np.mean(centered**2)), DEVIATION_FLOOR)
     advantages[scored] = centered
     return advantages
