@@ -124,16 +124,20 @@ def run(args: Args, out: Path, resume: bool) -> int:
 
 
 def report(outcome: "Outcome", arms: Mapping[str, "Outcome | None"], out: Path) -> None:
-    run, best, (started, ended) = outcome.run, outcome.best, outcome.engine_pids
+    run, (started, ended) = outcome.run, outcome.engine_pids
     print(f"\n{len(run.lineage.clones)} clones in {run.usage.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
     print(f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {started} at the start, {ended} at the end")
-    print(f"test puzzles: {outcome.base.episodes}, none seen in training")
+    print(f"test puzzles: {outcome.base.episodes}, none seen in training; in brackets all members on validation puzzles, sampled")
     print(f"  base model   {outcome.base}")
-    print(f"  population   {outcome.scores}" + (f"  ({best.name})" if best else ""))
-    for name, arm in arms.items():
-        print(f"  {name:<12} {arm.scores if arm else 'interrupted'}")
+    for name, arm in {"population": outcome, **arms}.items():
+        print(f"  {name:<12} {standing(arm) if arm else 'interrupted'}")
     print(f"adapter (loads with peft and vLLM): {out / 'best'}")
     print(f"lineage and schedule: {out / 'population' / 'lineage.json'}, schedule.json beside it")
+
+
+def standing(outcome: "Outcome") -> str:
+    members = " ".join(f"{score:.2f}" for score in outcome.validation.values())
+    return f"{outcome.scores}  ({outcome.best.name} of {members})" if outcome.best else "saved no adapter"
 
 
 if __name__ == "__main__":

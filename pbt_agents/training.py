@@ -4,7 +4,7 @@ Owns the order of things and the files that a run leaves. How a population train
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ class Outcome:
 
     best: Member | None
     """By validation after the run; None when no member saved an adapter."""
+    validation: Mapping[str, float]
+    """Sampled score after the run of every member that saved an adapter, all on the same validation tasks."""
     scores: Scores | None
     """Of the best on the test split."""
     base: Scores
@@ -62,9 +64,12 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
         after = fleet.health()
         print("scoring the members on fresh tasks", flush=True)
         with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
-            best = _best(run.members, evaluator, episodes)
+            # Last fitness is noise and, among many members, luck: all are scored anew.
+            saved = {member.name: member for member in run.members if member.checkpoint is not None}
+            validation = {name: evaluator.sampled(_adapter(member), "validation", episodes) for name, member in saved.items()}
+            best = saved[max(validation, key=validation.__getitem__)] if saved else None
             scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
-            outcome = Outcome(best, scores, evaluator.base("test", episodes), run, (before, after))
+            outcome = Outcome(best, validation, scores, evaluator.base("test", episodes), run, (before, after))
     finally:
         fleet.end()
     _write(outcome, out)
@@ -92,13 +97,6 @@ def compare(spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = Fa
     return results
 
 
-def _best(members: Sequence[Member], evaluator: Evaluator, episodes: int) -> Member | None:
-    """Last fitness is noise and, among many members, luck: all are scored anew, on the same tasks."""
-    saved = [member for member in members if member.checkpoint is not None]
-    scored = [(evaluator.sampled(_adapter(member), "validation", episodes), member) for member in saved]
-    return max(scored, key=lambda pair: pair[0])[1] if scored else None
-
-
 def _adapter(member: Member) -> Path:
     assert member.checkpoint is not None
     return member.checkpoint / "trainer"
@@ -115,7 +113,10 @@ def _write(outcome: Outcome, out: Path) -> None:
         "best": outcome.best and outcome.best.name,
         "scores": outcome.scores and asdict(outcome.scores),
         "base": asdict(outcome.base),
-        "members": {member.name: {"metrics": member.metrics, "error": member.error} for member in outcome.run.members},
+        "members": {
+            member.name: {"metrics": member.metrics, "validation": outcome.validation.get(member.name), "error": member.error}
+            for member in outcome.run.members
+        },
         "clones": len(clones),
         "clone_latency_s": [event.latency_s for event in clones],
         "engines": {"start": outcome.engines[0], "end": outcome.engines[1]},

@@ -93,6 +93,7 @@ def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, populati
     assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.7"
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["best"], results["scores"]["sampled"], results["cpu_s"]) == ("agent1", 0.7, 20.0)
+    assert [results["members"][name]["validation"] for name in ("agent0", "agent1", "agent2")] == [0.3, 0.7, None]
     assert results["engines"] == {"start": [{"pid": 7.0}], "end": [{"pid": 7.0}]}
     assert outcome.engine_pids == ([7], [7])
     assert fleets[0].ended

@@ -49,7 +49,8 @@ def outcome(error=None):
     usage = SimpleNamespace(seconds=10.0, cpu_s=20.0, peak_pss_bytes=3 << 30)
     member = SimpleNamespace(name="agent0", error=error)
     run = SimpleNamespace(lineage=SimpleNamespace(clones={}), usage=usage, members=[member])
-    return SimpleNamespace(run=run, best=member, engine_pids=([1], [1]), base=SimpleNamespace(episodes=256), scores="0.5")
+    scored = {"best": member, "scores": "0.5", "validation": {"agent0": 0.5, "agent1": 0.25}, "base": SimpleNamespace(episodes=256)}
+    return SimpleNamespace(run=run, engine_pids=([1], [1]), **scored)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,14 @@ def test_how_a_run_ends_is_told_by_its_exit_code(result, code, trained, capsys):
     assert main(Args(out="run")) == code
     said = capsys.readouterr()
     assert ("--resume run" in said.out + said.err) == (code == 130)
+
+
+def test_every_arm_of_a_comparison_is_reported_with_all_its_members(trained, capsys):
+    trained(outcome(), {"independent": outcome(), "default": outcome()})
+    assert main(Args(out="run", compare=True)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for arm in ("population", "independent", "default"):
+        assert [line.split(maxsplit=1)[1] for line in lines if line.strip().startswith(arm)] == ["0.5  (agent0 of 0.50 0.25)"]
 
 
 def test_an_interrupted_comparison_is_an_interruption(trained, capsys):
