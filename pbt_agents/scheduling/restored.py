@@ -42,8 +42,9 @@ def mend_checkpoints(trial: Trial) -> None:
     manager._checkpoint_results = [saved for saved in manager._checkpoint_results if _is_there(saved)]
     there = {folder for folder in Path(trial.storage.trial_fs_path).glob("*_[0-9]*") if folder.is_dir()}
     if latest is not None and not _is_there(latest):
-        # The first of them is whole: the latest known one was deleted when another had been saved after it.
-        folder = min(there, key=lambda folder: folder.stat().st_mtime_ns)
+        # The first of them is whole: the latest known one was deleted when another had been saved after it. One that was adopted
+        # meanwhile comes last: it is another member's, from a clone that is undone.
+        folder = min(there, key=lambda folder: (not folder.name.startswith("checkpoint_"), folder.name))
         checkpoint = Checkpoint(path=str(folder), filesystem=trial.storage.storage_filesystem)
         manager.register_checkpoint(_TrainingResult(checkpoint, latest.metrics))
     for lost in there - {Path(saved.checkpoint.path) for saved in manager._checkpoint_results}:
