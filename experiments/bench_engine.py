@@ -1,4 +1,4 @@
-"""How many tokens an engine generates per CPU-second, bare and over its socket, and how long an adapter takes to arrive.
+"""How many tokens an engine generates per CPU-second, bare and over its socket.
 
 python experiments/bench_engine.py --agents 4 --concurrency 32
 """
@@ -17,15 +17,12 @@ from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec, build_
 os.environ.update(ENGINE_ENVIRONMENT)
 
 import numpy as np
-import torch
 
-from pbt_agents.engine import AdapterLayout
 from pbt_agents.models import resolve_model
 from pbt_agents.rollout.engine_client import EngineClient
 from pbt_agents.rollout.vllm_request import sampling_params
-from pbt_agents.sync.adapter_sync import AdapterPublisher
 from pbt_agents.testing.engine_process import engine_process
-from pbt_agents.types import IntArray, PolicyId, Sampling
+from pbt_agents.types import IntArray, Sampling
 
 
 @dataclass
@@ -38,8 +35,6 @@ class Args:
     """Episodes that follow one another at each of these places."""
     turns: int = 6
     """Of an episode: a prompt of 24 tokens, then 8 sampled and 4 observed in turn."""
-    swaps: int = 60
-    """Publications timed, idle and while the engine generates."""
     model: str = "tiny"
     """Base model: tiny (in the package), a folder, or a hub id."""
     rank: int = 8
@@ -94,7 +89,7 @@ async def play(args: Args, client: EngineClient, place: int) -> int:
     return tokens
 
 
-async def over_the_socket(args: Args, address: str, folder: str) -> None:
+async def over_the_socket(args: Args, address: str) -> None:
     client = await EngineClient.connect(address)
     places = range(args.concurrency)
     await asyncio.gather(*[play(Args(agents=args.agents, rounds=1), client, place) for place in places])
@@ -110,12 +105,6 @@ async def over_the_socket(args: Args, address: str, folder: str) -> None:
         f"{tokens / spent['steps']:.1f} tokens a step"
     )
     print(f"one token, nobody else asking: {await overhead(client)}")
-    publisher = AdapterPublisher(await client.layout(), [client], folder, scale=2.0)
-    print(f"adapter, idle: {await swaps(args, client, publisher, 0)}")
-    playing = asyncio.gather(*[play(Args(agents=args.agents, rounds=1000), client, place) for place in places])
-    print(f"adapter, busy: {await swaps(args, client, publisher, args.swaps)}")
-    playing.cancel()
-    await asyncio.gather(playing, return_exceptions=True)
     await client.close()
 
 
@@ -131,29 +120,13 @@ async def overhead(client: EngineClient) -> str:
     return f"{np.median(latencies) * 1e3:.2f} ms, of which the step {step_s * 1e3:.2f} ms (mean)"
 
 
-async def swaps(args: Args, client: EngineClient, publisher: AdapterPublisher, first: int) -> str:
-    adapter = random_adapter(await client.layout())
-    reports = [await publisher.publish(adapter, PolicyId("agent0", 0, first + version)) for version in range(args.swaps)]
-    engine, whole = (
-        np.array([1e3 * value for value in values]) for values in zip(*[(r.engine_s[0], r.seconds) for r in reports], strict=True)
-    )
-    return (
-        f"{np.median(whole):.1f} ms median, {np.percentile(whole, 99):.1f} ms p99, of which the engine "
-        f"{np.median(engine):.1f} and {np.percentile(engine, 99):.1f} ms ({reports[0].size} bytes)"
-    )
-
-
-def random_adapter(layout: AdapterLayout) -> dict[str, torch.Tensor]:
-    return {f"base_model.model.{t.projection}.lora_{t.matrix.upper()}.default.weight": torch.randn(t.shape) * 0.01 for t in layout}
-
-
 def main(args: Args) -> None:
     agents = tuple(f"agent{index}" for index in range(args.agents))
     spec = EngineSpec(resolve_model(args.model), agents, args.rank, max_tokens=1024, max_sequences=args.concurrency)
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
         address = f"ipc://{folder}/engine.sock"
         with engine_process(spec, address):
-            asyncio.run(over_the_socket(args, address, folder))
+            asyncio.run(over_the_socket(args, address))
     print(bare(args, spec))
 
 

@@ -1,0 +1,130 @@
+"""How long a new adapter takes to reach an engine, and what its arrival costs generation.
+
+python experiments/bench_sync.py --agents 4 --concurrency 32 --syncs-per-second 1.5
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from dataclasses import dataclass
+
+import bench_engine
+import numpy as np
+import torch
+from _args import parse
+
+from pbt_agents.engine import AdapterLayout
+from pbt_agents.models import resolve_model
+from pbt_agents.rollout.engine_client import EngineClient
+from pbt_agents.rollout.vllm_build import EngineSpec
+from pbt_agents.sync.adapter_sync import AdapterPublisher
+from pbt_agents.testing.engine_process import engine_process
+from pbt_agents.types import PolicyId
+
+
+@dataclass
+class Args:
+    agents: int = 4
+    """Adapters on the engine; episodes are spread evenly over them."""
+    concurrency: int = 32
+    """Episodes played at the same time, where the engine is busy."""
+    model: str = "tiny"
+    """Base model: tiny (in the package), a folder, or a hub id."""
+    rank: int = 8
+    """Of the adapters."""
+    swaps: int = 60
+    """Publications timed, idle and while the engine generates."""
+    syncs_per_second: float = 1.5
+    """Of all agents together, when the cost to generation is measured; the main job's four make about so many updates."""
+    pairs: int = 5
+    """Of a stretch without and one with publications, one after the other."""
+    stretch_s: float = 4.0
+
+
+class Adapters:
+    """New adapters of the first agent, on their way to one engine."""
+
+    def __init__(self, layout: AdapterLayout, client: EngineClient, folder: str) -> None:
+        self._publisher = AdapterPublisher(layout, [client], folder, scale=2.0)
+        self._weights = random_adapter(layout)
+        self._version = 0
+
+    async def publish(self) -> tuple[float, float]:
+        """Seconds until the engine confirmed, and those of them in the engine."""
+        report = await self._publisher.publish(self._weights, PolicyId("agent0", 0, self._version))
+        self._version += 1
+        return report.seconds, report.engine_s[0]
+
+    async def latency(self, count: int) -> str:
+        whole, engine = (1e3 * np.array(seconds) for seconds in zip(*[await self.publish() for _ in range(count)], strict=True))
+        return (
+            f"{np.median(whole):.1f} ms median, {np.percentile(whole, 99):.1f} ms p99, of which the engine "
+            f"{np.median(engine):.1f} and {np.percentile(engine, 99):.1f} ms"
+        )
+
+    async def keep_publishing(self, per_second: float) -> None:
+        while True:
+            _, _ = await asyncio.gather(self.publish(), asyncio.sleep(1 / per_second))
+
+
+async def throughput(client: EngineClient, seconds: float) -> tuple[float, float]:
+    """Tokens generated per second, and per CPU-second of the engine."""
+    before, started = await client.check_health(), asyncio.get_running_loop().time()
+    await asyncio.sleep(seconds)
+    after, ended = await client.check_health(), asyncio.get_running_loop().time()
+    spent = {name: after[name] - before[name] for name in ("tokens_generated", "process_cpu_s")}
+    return spent["tokens_generated"] / (ended - started), spent["tokens_generated"] / spent["process_cpu_s"]
+
+
+async def cost(args: Args, per_second: float, client: EngineClient, adapters: Adapters) -> str:
+    """Of so many publications. In pairs, since a machine is rarely equally fast for long."""
+    without, during = [], []
+    for _ in range(args.pairs):
+        without.append(await throughput(client, args.stretch_s))
+        publishing = asyncio.create_task(adapters.keep_publishing(per_second))
+        during.append(await throughput(client, args.stretch_s))
+        publishing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await publishing
+    ratios = np.array(during) / np.array(without)
+    (per_s, per_cpu_s), (low, high) = np.median(ratios, axis=0), (ratios[:, 0].min(), ratios[:, 0].max())
+    return (
+        f"{np.median(during, axis=0)[0]:.0f} tokens per second against {np.median(without, axis=0)[0]:.0f} without, "
+        f"{per_s:.3f} of them in the middle of {args.pairs} pairs ({low:.3f} to {high:.3f}); {per_cpu_s:.3f} per CPU-second"
+    )
+
+
+async def measure(args: Args, address: str, folder: str) -> None:
+    client = await EngineClient.connect(address)
+    adapters = Adapters(await client.layout(), client, folder)
+    print(f"adapter, engine idle: {await adapters.latency(args.swaps)}")
+    load = bench_engine.Args(agents=args.agents, rounds=100_000)  # until cancelled
+    playing = asyncio.gather(*[bench_engine.play(load, client, place) for place in range(args.concurrency)])
+    await asyncio.sleep(2)  # warm
+    print(f"adapter, engine busy: {await adapters.latency(args.swaps)}")
+    for rate in (args.syncs_per_second, 20 * args.syncs_per_second):
+        print(f"generation at {rate:g} adapters per second: {await cost(args, rate, client, adapters)}")
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    await client.close()
+
+
+def random_adapter(layout: AdapterLayout) -> dict[str, torch.Tensor]:
+    chance = torch.Generator().manual_seed(0)
+    return {
+        f"base_model.model.{t.projection}.lora_{t.matrix.upper()}.default.weight": torch.randn(t.shape, generator=chance) * 0.01
+        for t in layout
+    }
+
+
+def main(args: Args) -> None:
+    agents = tuple(f"agent{index}" for index in range(args.agents))
+    spec = EngineSpec(resolve_model(args.model), agents, args.rank, max_tokens=1024, max_sequences=args.concurrency)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
+        address = f"ipc://{folder}/engine.sock"
+        with engine_process(spec, address):
+            asyncio.run(measure(args, address, folder))
+
+
+if __name__ == "__main__":
+    main(parse(Args))
