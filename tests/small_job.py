@@ -1,0 +1,35 @@
+"""The main example's script with a smaller recipe: `small_job.py` takes its flags.
+
+Members look at each other every second update, and the rates reach up to where a policy falls apart at once, so that there is
+always somebody to replace.
+"""
+
+import gc
+import sys
+from dataclasses import replace
+
+import sudoku_pbt
+from _args import parse
+from ray import tune
+
+from pbt_agents.config import BufferConfig, EvaluationConfig, RolloutConfig, TrainerConfig
+from pbt_agents.populations.sudoku import POPULATION
+
+SMALL = replace(
+    POPULATION,
+    agent=replace(
+        POPULATION.agent,
+        rollout=RolloutConfig(group_size=4),
+        buffer=BufferConfig(max_reuse=2),
+        trainer=TrainerConfig(groups_per_batch=2),
+        evaluation=EvaluationConfig(updates_per_evaluation=2, evaluation_episodes=16),
+    ),
+    search_space={**POPULATION.search_space, "learning_rate": tune.loguniform(1e-4, 1e-1)},
+    perturbation_updates=2,
+)
+
+if __name__ == "__main__":
+    sudoku_pbt.POPULATION = SMALL
+    code = sudoku_pbt.main(parse(sudoku_pbt.Args))
+    gc.freeze()  # as the script itself does
+    sys.exit(code)
