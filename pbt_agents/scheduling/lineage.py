@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pbt_agents.json_files import plain, write_json
+
 Values = Mapping[str, Any]
 
 
@@ -88,7 +90,7 @@ class Lineage:
 
     def undo_unless(self, member: str, values: Values) -> None:
         """After a restore: take back the clones that the restored state of this member, known by its values, does not know of."""
-        while (event := self.latest(member)) and _plain(event.values) != _plain(values):
+        while (event := self.latest(member)) and plain(event.values) != plain(values):
             self._write({"kind": "undone", "number": event.number})
 
     def latest(self, member: str) -> CloneEvent | None:
@@ -119,7 +121,7 @@ class Lineage:
 
     def _write(self, record: dict[str, Any]) -> None:
         with self._journal.open("ab") as file:
-            file.write(json.dumps(_plain(record), allow_nan=False).encode() + b"\n")
+            file.write(json.dumps(plain(record), allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self._apply(record)
@@ -157,25 +159,6 @@ def write_schedule(lineage: Lineage, path: Path, winner: str, score: float, step
     """What a single run has to replay to repeat the winner's training."""
     segments = [asdict(segment) for segment in lineage.schedule(winner)]
     write_json(path, {"winner": winner, "score": score, "step_unit": step_unit, "segments": segments})
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Strict JSON, whole or not at all: numbers that are not finite become the strings that float() reads."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
-        json.dump(_plain(content), file, indent=1, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-
-
-def _plain(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {str(key): _plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_plain(value) for value in content]
-    content = content.item() if hasattr(content, "item") else content
-    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _restored(content: Any) -> Any:
