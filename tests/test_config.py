@@ -1,6 +1,6 @@
 import pytest
 
-from pbt_agents.config import AgentConfig, BufferConfig, ObjectiveConfig, RolloutConfig, field_path
+from pbt_agents.config import AgentConfig, BufferConfig, EvaluationConfig, ObjectiveConfig, RolloutConfig, field_path
 from pbt_agents.errors import ConfigError
 
 
@@ -52,6 +52,7 @@ def test_no_two_sections_share_a_field_name():
         (lambda: BufferConfig(max_reuse=0), "max_reuse"),
         (lambda: ObjectiveConfig(ratio_max=1.0), "ratio_max"),
         (lambda: ObjectiveConfig(ratio_min=1.0), "ratio_min"),
+        (lambda: EvaluationConfig(patience=0), "patience"),
         (lambda: AgentConfig().with_values({"learning_rate": float("nan")}), "learning_rate"),
         (lambda: AgentConfig().with_values({"lora_rank": 7}), "lora_rank"),
         (lambda: AgentConfig().with_values({"fleet": "own"}), "fleet"),
