@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from ray.tune import Callback
 
+from pbt_agents.scheduling.in_place import CUT_SHORT
+
 
 class ConsoleLines(Callback):
     """A line for each result and each failure. `member(trial)` names a member, `parent(member)` says whose clone it is."""
@@ -18,8 +20,12 @@ class ConsoleLines(Callback):
         self._started = time.monotonic()
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if result.get(CUT_SHORT):
+            return
         member = self._member(trial)
         self._say(line(member, result, self._parent(member)))
+        if remark := result.get("remark"):
+            self._say(f"{member}{' ends' if result.get('done') else ''}: {textwrap.shorten(remark, 240)}")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._say(f"{self._member(trial)} failed and goes on from its last checkpoint: {why(trial)}")

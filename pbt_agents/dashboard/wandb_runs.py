@@ -15,6 +15,7 @@ from typing import Any
 from ray.tune import Callback
 
 from pbt_agents.errors import ConfigError
+from pbt_agents.scheduling.in_place import CUT_SHORT
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class WandbRuns(Callback):
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         name = self._member(trial)
         run = self._runs.get(name)
-        if run is None:
+        if run is None or result.get(CUT_SHORT):
             return
         with self._training_goes_on():
             run.config.update(trial.config, allow_val_change=True)

@@ -13,6 +13,9 @@ from ray import tune
 
 from pbt_agents.errors import GuardError
 
+CUT_SHORT = "cut_short"
+"""In a result that ends a trial before its next score: its score is the last one again, and counts for nothing."""
+
 
 class InPlaceTrainable(tune.Trainable, ABC):
     """A Tune Trainable with two more verbs: `reset_config` applies values to what lives, `values_in_use` reads them back.

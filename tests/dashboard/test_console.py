@@ -35,6 +35,21 @@ def test_a_member_without_a_fitness_yet_has_a_line():
     assert "score    nan" in stream.getvalue()
 
 
+def test_a_member_that_takes_too_few_steps_says_why_and_when_it_ends():
+    stream, console = lines()
+    console.on_trial_result(1, [], trial("agent1"), {**RESULT, "remark": "40 groups alike"})
+    console.on_trial_result(1, [], trial("agent1"), {**RESULT, "remark": "40 groups alike", "done": True})
+    _, first, _, second = stream.getvalue().splitlines()
+    assert first.endswith("  agent1: 40 groups alike")
+    assert second.endswith("  agent1 ends: 40 groups alike")
+
+
+def test_a_score_that_is_only_repeated_at_the_end_has_no_line():
+    stream, console = lines()
+    console.on_trial_result(1, [], trial("agent1"), {**RESULT, "done": True, "cut_short": True})
+    assert stream.getvalue() == ""
+
+
 def test_a_failure_is_told_by_its_last_line_and_the_file_that_stays(tmp_path):
     file = tmp_path / "error.txt"
     file.write_text("Failure # 1\nTraceback\n  File x\nKeyError: 'scored'\n\n")

@@ -53,6 +53,7 @@ def logged(tmp_path_factory):
         second = logger_of(folder, ["agent0", "agent1"], parents)
         second.setup()
         log(second, "agent1", 50, 2, fitness=0.05)
+        log(second, "agent1", 57, 2, fitness=0.05, done=True, cut_short=True)  # a score that is only repeated
         second.on_experiment_end([])
     wandb.teardown()  # W&B writes its files in a process of its own, which finishing a run does not wait for
     return offline_runs(folder)
