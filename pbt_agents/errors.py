@@ -20,6 +20,10 @@ class NoExperienceError(PbtAgentsError):
     """An agent cannot play: group after group is lost. Its policy diverged, or its environment is broken."""
 
 
+class NothingToLearnError(PbtAgentsError):
+    """Group after group, all attempts score alike: the task is solved, or out of reach. The agent plays on."""
+
+
 class EngineError(PbtAgentsError):
     """The engine refused or failed one request; other requests are unaffected."""
 

@@ -4,23 +4,19 @@ Owns what Tune asks of a trial: set-up, a step of updates and an evaluation, che
 """
 
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pbt_agents.config import AgentConfig, field_path
-from pbt_agents.errors import NoExperienceError
+from pbt_agents.errors import NoExperienceError, NothingToLearnError
 from pbt_agents.models import resolve_model
 from pbt_agents.resources import cores
 from pbt_agents.ring import Place, Ring
 from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
-from pbt_agents.scheduling.in_place import InPlaceTrainable
+from pbt_agents.scheduling.in_place import CUT_SHORT, InPlaceTrainable
 from pbt_agents.stop_sign import STOP_FILE
-
-logger = logging.getLogger(__name__)
 
 
 class AgentPipeline(InPlaceTrainable):
@@ -44,42 +40,53 @@ class AgentPipeline(InPlaceTrainable):
         folder.mkdir(parents=True, exist_ok=True)
         place = Place(agent, slot, model_path, folder, Path(self._fleet.info.folder), trainers_at_once(settings))
         self._ring = Ring(place, settings, self._fleet.info.layout, lambda: self._fleet.info.connect(agent))
-        self._ring.start()
         self._updates_log = (folder / "updates.jsonl").open("a", buffering=1)
         self._stop_file = place.run_folder / STOP_FILE
         self._result: dict[str, Any] = {"fitness": math.nan}
+        self._without_step = 0
 
     def step(self) -> dict[str, Any]:
         """A fixed number of optimizer steps, then fitness. Cut short, with the last fitness, when the run is asked to stop.
 
-        An agent that took no step, or cannot play any more, has diverged: it reports NaN, and the population replaces it.
+        An agent whose steps were all refused, or that cannot play any more, has diverged: it reports NaN, and the population replaces
+        it. One whose attempts all score alike reports what they score. Either way, after `patience` results without a step it ends.
         """
-        try:
-            rows = self._train()
-        except NoExperienceError as error:
-            logger.warning("%s has no experience to train on: %s", self.trial_id, error)
-            rows = []
-        evaluation = None if rows is None else self._ring.evaluate(self._stop_file.exists)
-        if rows is None or evaluation is None:
-            return {**self._result, **self._standing(), "done": True}
-        diverged = {} if any(row["trainer/stepped"] for row in rows) else {"fitness": math.nan}
-        if not diverged:
-            with suppress(NoExperienceError):  # the next step will say so
-                self._ring.prepare(self._stop_file.exists)
-        self._result = {**mean_metrics(rows), **evaluation, **diverged, **self._ring.stats(), **self._standing()}
-        return dict(self._result)
+        if not self._ring.playing:
+            self._ring.start()
+        trained = self._train()
+        evaluation = trained and self._ring.evaluate(self._stop_file.exists)
+        if trained is None or evaluation is None:
+            return {**self._result, **self._standing(), "done": True, CUT_SHORT: True}
+        rows, reason = trained
+        stepped = any(row["trainer/stepped"] for row in rows)
+        if stepped:
+            self._ring.prepare(self._stop_file.exists)
+        self._result = {**mean_metrics(rows), **evaluation, **self._ring.stats(), **self._standing()}
+        if isinstance(reason, NoExperienceError) or (rows and not stepped):
+            self._result["fitness"] = math.nan
+        self._without_step = 0 if stepped else self._without_step + 1
+        ended = {"done": True} if self._without_step >= self._ring.config.evaluation.patience else {}
+        return {**self._result, **ended, **({"remark": str(reason)} if reason else {})}
 
-    def _train(self) -> list[dict[str, Any]] | None:
-        """The updates of a step; batches that allowed no optimizer step are replaced, up to as many again. None when asked to stop."""
+    def _train(self) -> tuple[list[dict[str, Any]], Exception | None] | None:
+        """The updates of a step, and why they are too few. None when asked to stop.
+
+        Batches that allowed no optimizer step are replaced, up to as many again.
+        """
         wanted = self._ring.config.evaluation.updates_per_evaluation
         rows: list[dict[str, Any]] = []
-        while sum(row["trainer/stepped"] for row in rows) < wanted and len(rows) < 2 * wanted:
-            row = self._ring.update(self._stop_file.exists)
-            if row is None:
-                return None
-            rows.append(row)
-            self._updates_log.write(json.dumps({**self._standing(), **row}) + "\n")
-        return rows
+        try:
+            while sum(row["trainer/stepped"] for row in rows) < wanted and len(rows) < 2 * wanted:
+                row = self._ring.update(self._stop_file.exists)
+                if row is None:
+                    return None
+                rows.append(row)
+                self._updates_log.write(json.dumps({**self._standing(), **row}) + "\n")
+        except (NoExperienceError, NothingToLearnError) as error:
+            if isinstance(error, NoExperienceError) and not self._ring.updates:
+                raise  # it never trained, so it is not its policy that another one's would mend
+            return rows, error
+        return rows, None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         state = self._ring.snapshot(Path(checkpoint_dir))
@@ -88,7 +95,7 @@ class AgentPipeline(InPlaceTrainable):
     def load_checkpoint(self, checkpoint: str) -> None:
         """State first, then the values of this trial's own config, which a clone's mutation has just changed."""
         state = json.loads((Path(checkpoint) / "ring.json").read_text())
-        self._result = state["scored"]
+        self._result, self._without_step = state["scored"], 0
         self._ring.restore(Path(checkpoint), state, read_config(self.config))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,21 +20,21 @@ from pbt_agents.buffer.replay import ReplayBuffer
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import AdapterLayout, RolloutEngine
 from pbt_agents.environment import environment_maker
-from pbt_agents.errors import GuardError
+from pbt_agents.errors import GuardError, NoExperienceError, NothingToLearnError
 from pbt_agents.rollout.renderer import load_renderer
 from pbt_agents.rollout.worker import RolloutWorker, Task
 from pbt_agents.sync.adapter_sync import AdapterPublisher
 from pbt_agents.trainer.advantages import skip_reason
 from pbt_agents.trainer.trainer import Trainer
 from pbt_agents.turnstile import Turnstile
-from pbt_agents.types import Group, PolicyId
+from pbt_agents.types import Group, PolicyId, group_prefix
 
 Answer = TypeVar("Answer")
 _VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM = 1, 2, 3
 _LOOK_S = 0.5
 """Between looks for a reason not to wait for groups any longer."""
-_STARVED_S = 900.0
-"""Without a batch for so long, something is wrong that waiting will not mend."""
+_WINDOWS = 8
+"""A buffer that got so many windows full of groups, and still has no batch of them, will not have one."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,24 @@ class Ring:
         self._publisher = AdapterPublisher(layout, self.worker.engines, place.run_folder / place.agent, self.trainer.scale)
         self._seconds: dict[str, float] = defaultdict(float)
         self._uninformative: Counter[str] = Counter()
+        self._alike: Counter[str] = Counter()
+        """Of them, those that came since the last group that told something."""
         self._queues = True
+        self.playing = False
         self.lineage = 0
         self.updates = _read_number(place.folder / "updates", 0)
         """Optimizer steps this member has taken; it only rises, while the version is the donor's after a clone."""
 
     def start(self) -> None:
-        """Publish the trainer's adapter under a new lineage, and play."""
+        """Publish the trainer's adapter under a new lineage, and play. An agent that is restored starts by that."""
         file = self._place.folder / "lineage"
         self.lineage = _read_number(file, -1) + 1
         _write_number(file, self.lineage)  # before anything is known by it
         self._sampler = self._stream(_SAMPLE_STREAM)
+        self._alike.clear()
         self.publish()
         self.worker.start(self.lineage, self._stream(_TASK_STREAM))
+        self.playing = True
 
     def apply(self, config: AgentConfig) -> None:
         """Take new hyper-parameters in place, and read them back from what trains."""
@@ -100,7 +105,8 @@ class Ring:
     def update(self, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
         """Train on one batch and publish; None when told to stop while waiting for it, or for one's turn.
 
-        A batch that was skipped whole, or whose step was not finite, is reported with `trainer/stepped` 0 and not published.
+        Raises NoExperienceError when the agent cannot play, NothingToLearnError when groups for a whole evaluation interval told
+        nothing. A batch that was skipped whole, or whose step was not finite, is reported with `trainer/stepped` 0 and not published.
         """
         groups = self._when_there(lambda count: self.buffer.sample(count, self._sampler, _LOOK_S), should_stop)
         if groups is None:
@@ -136,7 +142,7 @@ class Ring:
         return report.seconds
 
     def evaluate(self, should_stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Fitness on fixed tasks of the validation split, sampled: mean, standard error and episodes without verdict.
+        """Fitness on fixed tasks of the validation split, sampled at temperature 1: mean, standard error and episodes without verdict.
 
         None when told to stop meanwhile.
         """
@@ -144,15 +150,19 @@ class Ring:
         tasks = np.random.default_rng([self.config.seed, _VALIDATION_STREAM]).integers(1 << 62, size=settings.evaluation_episodes)
         make = environment_maker(self.config.environment, "validation")
         with self._timed("evaluate_s"):
-            trajectories = self.worker.evaluate(tasks.tolist(), make, self.config.rollout.temperature, self._place.agent, should_stop)
+            trajectories = self.worker.evaluate(tasks.tolist(), make, 1.0, self._place.agent, should_stop)
         if trajectories is None:
             return None
         scores = np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories])
         return fitness(scores)
 
     def prepare(self, should_stop: Callable[[], bool]) -> None:
-        """Wait for the groups of the next update, so that whoever goes on from a snapshot taken now need not wait for them."""
-        self._when_there(lambda count: self.buffer.wait(count, _LOOK_S), should_stop)
+        """Wait for the groups of the next update, so that whoever goes on from a snapshot taken now need not wait for them.
+
+        Where none are likely to come soon, it does not wait.
+        """
+        with suppress(NoExperienceError, NothingToLearnError):  # the next update will say so
+            self._when_there(lambda count: self.buffer.wait(count, _LOOK_S), should_stop, batches=1)
 
     def snapshot(self, folder: Path) -> dict[str, Any]:
         """Everything a clone or a restart needs, consistent: weights and moments in `folder`, experience pinned by hard links."""
@@ -167,15 +177,20 @@ class Ring:
     def restore(self, folder: Path, state: dict[str, Any], config: AgentConfig) -> None:
         """Become the agent of a snapshot, one's own or a donor's, under a new lineage and with `config` applied last.
 
-        What was in flight, and one's own experience, belongs to another policy and is dropped. Experience that is no longer there,
-        since the run was moved or the donor went on for long, is played anew.
+        Of a donor's snapshot the experience is the donor's, and one's own is dropped: another policy made it. After a restart of one's
+        own there is also what was played since the snapshot. Experience that is no longer there, since the run was moved or the donor
+        went on for long, is played anew.
         """
         self.worker.stop()
         self.trainer.load(folder / "trainer")
         experience, pinned = state["experience"], Path(state["pinned"])
-        self.buffer.restore(experience if pinned.exists() else Manifest(version=experience["version"], segments=[], groups=[]), pinned)
+        if not pinned.exists():
+            experience = Manifest(version=experience["version"], segments=[], groups=[])
         if state["agent"] == self._place.agent:
+            self.buffer.recover(experience, pinned, group_prefix(self._place.agent, state["lineage"]))
             self.updates = max(self.updates, state["updates"])
+        else:
+            self.buffer.restore(experience, pinned)
         _write_number(self._place.folder / "updates", self.updates)
         self._queues = False
         self.apply(config)
@@ -196,24 +211,38 @@ class Ring:
         """A group whose attempts all scored the same teaches nothing: it is counted by its reason, and another is played."""
         if reason := skip_reason(group.scores):
             self._uninformative[reason] += 1
+            self._alike[reason] += 1
         else:
+            self._alike.clear()
             self.buffer.append(group)
 
-    def _when_there(self, ask: Callable[[int], Answer], should_stop: Callable[[], bool]) -> Answer | None:
-        """What the buffer answers once it holds the groups of a batch; None when told to stop before."""
+    def _when_there(self, ask: Callable[[int], Answer], should_stop: Callable[[], bool], batches: int | None = None) -> Answer | None:
+        """What the buffer answers once it holds the groups of a batch; None when told to stop before.
+
+        Raises NothingToLearnError after so many batches of groups without a difference, those of a whole step when not given.
+        """
         count = self.config.trainer.groups_per_batch
-        deadline = time.monotonic() + _STARVED_S
+        enough = (batches or self.config.evaluation.updates_per_evaluation) * count
+        appended = self.buffer.stats()["buffer/appended"]
         with self._timed("wait_for_groups_s"):
             while not should_stop():
                 self.worker.check()
                 try:
                     return ask(count)
                 except TimeoutError as error:
-                    if time.monotonic() > deadline:
-                        raise GuardError(
-                            f"{self._place.agent} had no batch of {count} groups in {_STARVED_S:.0f} s: {self.stats()}"
-                        ) from error
+                    self._check_groups_differ(enough)
+                    if self.buffer.stats()["buffer/appended"] - appended > _WINDOWS * count * (self.buffer.window + 1):
+                        raise GuardError(f"{self._place.agent} plays, and never has a batch: {error}") from error
         return None
+
+    def _check_groups_differ(self, enough: int) -> None:
+        alike = dict(self._alike)
+        if sum(alike.values()) >= enough:
+            self._alike.clear()
+            raise NothingToLearnError(
+                f"{sum(alike.values())} groups in a row had no two attempts of different score ({alike}). Is the task solved, too hard for "
+                "this model, or without a reward that tells attempts apart?"
+            )
 
     def _stream(self, purpose: int) -> np.random.Generator:
         """Chance of this agent's own, never repeated after a clone or a restart."""

@@ -169,3 +169,8 @@ class Group:
     @property
     def action_tokens(self) -> int:
         return sum(int(trajectory.loss_mask.sum()) for trajectory in self.trajectories)
+
+
+def group_prefix(agent: str, lineage: int) -> str:
+    """How the ids of all groups begin that one policy line played."""
+    return f"{agent}.{lineage}."

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from pbt_agents.config import AgentConfig
-from pbt_agents.errors import ConfigError, NoExperienceError
+from pbt_agents.errors import ConfigError, NoExperienceError, NothingToLearnError
 from pbt_agents.pipeline import AgentPipeline, mean_metrics, read_config, slot_of, trainers_at_once
 
-CONFIG = AgentConfig().with_values({"updates_per_evaluation": 3})
+CONFIG = AgentConfig().with_values({"updates_per_evaluation": 3, "patience": 2})
 
 
 class ToldRing:
@@ -21,8 +21,14 @@ class ToldRing:
         self.config, self.updates, self.lineage, self.trainer = CONFIG, 0, 4, SimpleNamespace(version=7)
         self.restored = self.applied = None
         self.prepared = 0
+        self.playing = False
+
+    def start(self):
+        assert not self.playing
+        self.playing = True
 
     def update(self, should_stop):
+        assert self.playing
         step = self.steps.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -61,7 +67,7 @@ def trial(tmp_path):
         pipeline = object.__new__(AgentPipeline)
         pipeline._ring, pipeline.config = ToldRing(*arguments), config or {"agent": CONFIG.to_dict(), "learning_rate": 1e-3}
         pipeline._updates_log = (tmp_path / "updates.jsonl").open("a", buffering=1)
-        pipeline._stop_file, pipeline._result = tmp_path / "stop", {"fitness": math.nan}
+        pipeline._stop_file, pipeline._result, pipeline._without_step = tmp_path / "stop", {"fitness": math.nan}, 0
         pipeline._trial_info = SimpleNamespace(trial_id="9f3a1_00000", trial_name="agent0")
         return pipeline
 
@@ -92,19 +98,7 @@ def test_a_result_comes_when_a_clone_made_of_it_finds_the_groups_of_its_first_up
     assert pipeline._ring.prepared == 1
 
 
-def test_an_agent_that_can_play_no_more_after_its_evaluation_says_so_in_the_next_step(trial, monkeypatch):
-    """B47."""
-    pipeline = trial([1, 1, 1, NoExperienceError("nothing")], [{"fitness": 0.5}, {"fitness": 0.0}])
-
-    def lost(should_stop):
-        raise NoExperienceError("nothing")
-
-    monkeypatch.setattr(pipeline._ring, "prepare", lost)
-    assert pipeline.step()["fitness"] == 0.5
-    assert math.isnan(pipeline.step()["fitness"])
-
-
-def test_an_agent_that_took_no_step_has_diverged_and_is_waited_for_no_longer(trial):
+def test_an_agent_that_took_no_step_has_diverged_and_its_result_waits_for_no_groups(trial):
     """B47."""
     pipeline = trial([0] * 6)
     result = pipeline.step()
@@ -113,11 +107,37 @@ def test_an_agent_that_took_no_step_has_diverged_and_is_waited_for_no_longer(tri
     assert pipeline._ring.prepared == 0
 
 
-def test_an_agent_that_can_play_no_more_has_diverged_and_lives_on(trial):
+def test_an_agent_that_can_play_no_more_has_diverged_and_lives_on(trial, tmp_path):
     """B47."""
-    result = trial([1, NoExperienceError("nothing"), 1, 1, 1], [{"fitness": 0.2}, {"fitness": 0.4}])
-    assert math.isnan(result.step()["fitness"])
-    assert result.step()["fitness"] == 0.4
+    pipeline = trial([1, NoExperienceError("no answer"), 1, 1, 1], [{"fitness": 0.2}, {"fitness": 0.4}])
+    result = pipeline.step()
+    assert math.isnan(result["fitness"])
+    assert (result["updates"], result["remark"]) == (1, "no answer")
+    assert len((tmp_path / "updates.jsonl").read_text().splitlines()) == 1
+    assert pipeline.step()["fitness"] == 0.4
+
+
+def test_an_agent_that_never_trained_and_cannot_play_fails_with_the_reason(trial):
+    """Its weights are the base's: its environment or engine is at fault, and no other member's policy would mend that."""
+    with pytest.raises(NoExperienceError, match="no sandbox"):
+        trial([NoExperienceError("no sandbox")]).step()
+
+
+@pytest.mark.parametrize("fitness", [0.0, 1.0], ids=["too hard", "solved"])
+def test_an_agent_whose_attempts_all_score_alike_reports_what_they_score(trial, fitness):
+    """B01."""
+    result = trial([NothingToLearnError("40 groups alike")], [{"fitness": fitness}]).step()
+    assert (result["fitness"], result["updates"], result["remark"]) == (fitness, 0, "40 groups alike")
+    assert "done" not in result
+
+
+def test_an_agent_without_a_step_ends_when_patience_does(trial):
+    """Two results: else a run whose budget is in updates would never end. A step between begins the count anew."""
+    alike = NothingToLearnError("40 groups alike")
+    pipeline = trial([alike, 1, 1, 1, alike, 0, 0, 0, 0, 0, 0], [{"fitness": 1.0}] * 4)
+    results = [pipeline.step() for _ in range(4)]
+    assert [result.get("done", False) for result in results] == [False, False, False, True]
+    assert "cut_short" not in results[-1]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +147,7 @@ def test_a_step_that_is_cut_short_is_the_last_with_the_last_fitness_and_all_upda
     pipeline = trial([1, 1, 1, *steps], [{"fitness": 0.25}, *evaluations])
     pipeline.step()
     result = pipeline.step()
-    assert result["done"] is True
+    assert (result["done"], result["cut_short"]) == (True, True)
     assert result["fitness"] == 0.25
     assert result["updates"] == 3 + steps.count(1)
 

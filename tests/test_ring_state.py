@@ -3,13 +3,15 @@
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pbt_agents.buffer.replay import SampleTimeoutError
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import SlotTensor
-from pbt_agents.errors import EngineError, GuardError
+from pbt_agents.errors import EngineError, GuardError, NothingToLearnError
 from pbt_agents.models import resolve_model
 from pbt_agents.ring import Place, Ring
 from pbt_agents.testing.fake_engine import FakeEngine
@@ -222,6 +224,69 @@ def test_a_ring_is_prepared_once_it_holds_the_groups_of_the_next_update_and_none
         prepared.result(30)
     assert agent.buffer.stats()["buffer/drawn"] == 0
     assert agent.buffer.stats()["buffer/uses_left"] == CONFIG.buffer.max_reuse
+
+
+def deliver(ring, *groups_scores):
+    """Groups as the rollouts hand them over."""
+    rng = np.random.default_rng(ring.updates)
+    for scores in groups_scores:
+        ring.worker._deliver(random_group(rng, scores, turns=2, version=ring.trainer.version))
+
+
+ALIKE, DIFFERENT = (0.5, 0.5), (0.0, 1.0)
+
+
+def test_groups_without_a_difference_for_a_whole_interval_are_told_and_then_counted_anew(ring):
+    """B01: the interval is 10 updates of 1 group."""
+    agent = ring()
+    deliver(agent, *[ALIKE] * 10)
+    with pytest.raises(NothingToLearnError, match=r"10 groups in a row .*'other': 10"):
+        agent.update(lambda: False)
+    assert agent.update(iter([False, True]).__next__) is None
+    assert agent.stats()["rollout/groups_other"] == 10
+
+
+def test_a_group_that_tells_something_begins_the_count_anew_and_is_trained_on(ring):
+    agent = ring()
+    deliver(agent, *[ALIKE] * 9, DIFFERENT, *[ALIKE] * 9)
+    assert agent.update(lambda: False)["trainer/stepped"] == 1
+    assert agent.update(iter([False, True]).__next__) is None
+
+
+@pytest.mark.parametrize("groups", [[ALIKE], [(np.nan, np.nan)]], ids=["alike", "without verdict"])
+def test_a_ring_is_not_prepared_for_long_where_groups_tell_nothing(ring, groups):
+    """The result that waits for it is what gets such a member replaced."""
+    agent = ring()
+    deliver(agent, *groups)
+    agent.prepare(lambda: False)
+
+
+def test_a_buffer_that_never_holds_a_batch_is_found_out(ring, monkeypatch):
+    """Groups come and are lost to capacity_bytes: eight times what the window of 4 admits."""
+    agent = ring()
+
+    def lost(count, timeout_s):
+        deliver(agent, *[DIFFERENT] * 41)
+        raise SampleTimeoutError("0 of 1 groups")
+
+    monkeypatch.setattr(agent.buffer, "wait", lost)
+    with pytest.raises(GuardError, match="never has a batch: 0 of 1 groups"):
+        agent.prepare(lambda: False)
+
+
+def test_after_a_restart_what_was_played_since_the_snapshot_is_still_there(ring, tmp_path):
+    """B32: of this line of descent; a lineage in between played with other weights."""
+    agent = ring()
+    rng = np.random.default_rng(0)
+    names = ["agent0.0.1", "agent0.0.2", "agent0.1.0"]
+    groups = [replace(random_group(rng, DIFFERENT, turns=2, version=0), group_id=name) for name in names]
+    agent.buffer.append(groups[0])
+    state = agent.snapshot(tmp_path / "saved")
+    for group in groups[1:]:
+        agent.buffer.append(group)
+    agent = ring(start=False)
+    agent.restore(tmp_path / "saved", state, CONFIG)
+    assert agent.buffer.group_ids() == names[:2]
 
 
 def test_whoever_waits_for_its_turn_to_train_can_be_told_to_stop(ring, tmp_path):

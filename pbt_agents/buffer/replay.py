@@ -157,31 +157,24 @@ class ReplayBuffer:
             self._log.adopt(folder, manifest["segments"])
             self._hold(manifest["version"], [from_record(record) for record in manifest["groups"]])
 
-    def recover(self, manifest: Manifest, folder: Path | None = None) -> None:
-        """After a crash: the snapshot's groups, then as unused ones those that this folder got later.
+    def recover(self, manifest: Manifest, folder: Path, prefix: str = "") -> None:
+        """After a crash: the snapshot's groups, and as unused ones those that this folder got later and whose ids begin with `prefix`.
 
-        Give the snapshot's folder too, to bring back groups that were deleted here meanwhile. What came later and has gone since, spent on
-        updates that are lost, must be played again: `group_ids` says what is there.
+        What came later and has gone since, spent on updates that are lost, must be played again.
         """
         with self._changed:
-            if folder is not None:
-                self._log.adopt(folder, manifest["segments"])
+            self._log.seal()
+            self._log.adopt(folder, manifest["segments"])
             self._window.version = manifest["version"]
-            known = [from_record(record) for record in manifest["groups"] if record["segment"] in self._log.names]
-            self._counts["dropped"] += len(manifest["groups"]) - len(known)
-            self._hold(manifest["version"], known + self._unlisted(manifest["segments"]))
+            unlisted = self._unlisted(manifest["segments"])
+            later = [entry for entry in unlisted if entry.group_id.startswith(prefix)]
+            self._counts["dropped"] += len(unlisted) - len(later)
+            self._hold(manifest["version"], [from_record(record) for record in manifest["groups"]] + later)
 
     def group_ids(self) -> list[str]:
-        """Of the groups in the window: after a crash, tasks that need not be played again."""
+        """Of the groups in the window, in order of arrival."""
         with self._changed:
             return [entry.group_id for entry in self._window.entries]
-
-    def drop_all(self) -> None:
-        """Forgets every group, for one that starts anew."""
-        with self._changed:
-            self._counts["dropped"] += len(self._window.entries)
-            self._log.seal()
-            self._hold(self._window.version, [])
 
     def close(self) -> None:
         """Wakes whoever waits, with a BufferClosedError. The files stay."""
@@ -191,11 +184,6 @@ class ReplayBuffer:
             self._changed.notify_all()
 
     # What it reports
-
-    def lag_counts(self) -> dict[int, int]:
-        """Draws so far by lag in versions."""
-        with self._changed:
-            return dict(self._window.lag_counts)
 
     def stats(self) -> dict[str, float]:
         with self._changed:

@@ -3,7 +3,6 @@
 Arithmetic in memory. Files, locks and waiting are replay.py's.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +31,6 @@ class Window:
         self.groups_per_batch = groups_per_batch
         self.version = version
         self.entries: list[Entry] = []
-        self.lag_counts: Counter[int] = Counter()
-        """Draws by lag in versions."""
         self.last_lags: list[int] = []
         """Of the last batch."""
         self._in_training = 0
@@ -70,7 +67,6 @@ class Window:
         for entry in drawn:
             entry.uses += 1
         self.last_lags = [self.lag(entry.version) for entry in drawn]
-        self.lag_counts.update(self.last_lags)
         self._in_training = count
         return drawn
 

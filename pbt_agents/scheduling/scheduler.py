@@ -25,7 +25,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from pbt_agents.errors import unknown_name
 from pbt_agents.scheduling.adoption import adopt, number_on
 from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, hand_over, train_on
-from pbt_agents.scheduling.in_place import check_read_back
+from pbt_agents.scheduling.in_place import CUT_SHORT, check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
 from pbt_agents.scheduling.mutation import Explore, Perturbation
 from pbt_agents.scheduling.selection import Selection, Truncation, comparable, ranking
@@ -75,6 +75,8 @@ class InPlacePBT(PopulationBasedTraining):
         self._lineage: Lineage | None = None
         self._folder = Path()
         self._snapshots = Snapshots()
+        self._steps: dict[str, Any] = {}
+        """Of each member, where its last result or its clone left it."""
         self._in_place: dict[str, bool] = {}
         """Which Trainables, by Tune's name for them, offer the contract."""
         self.skipped: Counter[str] = Counter()
@@ -109,8 +111,10 @@ class InPlacePBT(PopulationBasedTraining):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         self._note_score(trial, result)
-        if self._metric in result and not math.isfinite(result[self._metric]):
-            # Due at once: a member that diverged may take no step any more, and its clock would stand still for ever.
+        step, former = result.get(self._time_attr), self._steps.get(trial.trial_id)
+        self._steps[trial.trial_id] = step
+        if step == former or not math.isfinite(result.get(self._metric, 0.0)):
+            # Due at once: a member that diverged, or finds nothing to learn from, may never take a step again.
             self._trial_state[trial].last_perturbation_time = -math.inf
         decision = super().on_trial_result(tune_controller, trial, result)
         if trial.is_restoring:
@@ -120,7 +124,7 @@ class InPlacePBT(PopulationBasedTraining):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """The last result of a trial comes only here."""
         self._note_score(trial, result)
-        if self._metric in result:
+        if self._is_scored(result):
             self._trial_state[trial].last_score = self._metric_op * result[self._metric]
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -231,7 +235,7 @@ class InPlacePBT(PopulationBasedTraining):
             parent_score=saved[self._metric],
         )
         self.lineage.add_clone(event)
-        state.last_perturbation_time = state.last_train_time = event.parent_step
+        state.last_perturbation_time = state.last_train_time = self._steps[trial.trial_id] = event.parent_step
         return event
 
     def _exploited(self, tune_controller: Any, event: CloneEvent, decided: float, trial: Trial, in_use: Mapping[str, Any]) -> None:
@@ -277,8 +281,11 @@ class InPlacePBT(PopulationBasedTraining):
         return {trial.trial_id: score for trial, score in known.items() if finished or not trial.is_finished()}
 
     def _note_score(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        if self._metric in result:
+        if self._is_scored(result):
             self.lineage.scored(trial.trial_id, result[self._metric])
+
+    def _is_scored(self, result: Mapping[str, Any]) -> bool:
+        return self._metric in result and not result.get(CUT_SHORT)
 
     def _values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return {name: config[name] for name in self.space}

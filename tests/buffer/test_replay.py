@@ -198,11 +198,11 @@ def test_admission_sees_what_the_trainer_does(tmp_path: Path, make_group, open_b
             buffer.append(make_group(f"{version}.{i}", version))
         assert buffer.room(0) == 0
         drawn_ids(buffer, 2)
+        assert buffer.stats()["buffer/lag_steps_max"] == 0
         assert buffer.room(0) == 0
         buffer.advance(version + 1)
     stats = buffer.stats()
     assert (stats["buffer/drawn"], stats["buffer/late"], stats["buffer/evicted_unused"]) == (8, 0, 0)
-    assert buffer.lag_counts() == {0: 8}
 
 
 def test_the_lag_of_what_was_drawn_is_reported(tmp_path: Path, make_group, open_buffer) -> None:
@@ -210,5 +210,4 @@ def test_the_lag_of_what_was_drawn_is_reported(tmp_path: Path, make_group, open_
     for version in (0, 2):
         buffer.append(make_group(f"v{version}", version))
     drawn_ids(buffer, 2)
-    assert buffer.lag_counts() == {0: 1, 2: 1}
     assert (buffer.stats()["buffer/lag_steps_mean"], buffer.stats()["buffer/lag_steps_max"]) == (1.0, 2)

@@ -31,7 +31,6 @@ def test_a_draw_is_distinct_and_counts_the_use_and_the_lag() -> None:
     drawn = window.draw(3, np.random.default_rng(0))
     assert sorted(entry.group_id for entry in drawn) == ["g0", "g1", "g2"]
     assert [entry.uses for entry in window.entries] == [1, 1, 1]
-    assert window.lag_counts == {0: 1, 1: 1, 2: 1}
     assert sorted(window.last_lags) == [0, 1, 2]
     window.drop_spent()
     assert len(window.entries) == 3

@@ -251,9 +251,37 @@ def test_a_member_that_diverged_is_replaced_though_its_clock_stands_still(tmp_pa
     population.save(0, 0.9, 4)
     population.report_all([0.9, 0.5], 4)
     assert population.clones() == [("m0", "m1")]
-    population.report(1, 0.6, 4)
-    population.report(1, math.nan, 5)
+    population.report(1, 0.6, 5)
+    population.report(1, math.nan, 6)
     assert population.clones() == [("m0", "m1"), ("m0", "m1")]
+
+
+def test_a_member_that_takes_no_step_any_more_is_replaced_before_its_interval_is_over(tmp_path):
+    """B47: nothing to learn from, with a score that is finite."""
+    population = Population(tmp_path, [1.0, 0.1], perturbation_interval=3)
+    population.report_all([0.9, 0.0], 3)
+    population.save(0, 0.9, 3)
+    population.report(1, 0.0, 4)
+    assert population.clones() == []
+    assert population.report(1, 0.0, 4) == TrialScheduler.NOOP
+    assert population.clones() == [("m0", "m1")]
+
+
+def test_a_clone_that_is_back_at_the_step_it_had_reached_by_itself_has_not_stood_still(pair):
+    """m1 was at 5, became a clone at 3, and trains to 5 again."""
+    answer(pair.controller.tasks[0], pair[1])
+    pair.scheduler._perturbation_interval = 4
+    assert pair.report(1, 0.1, 5) == TrialScheduler.CONTINUE
+    assert len(pair.clones()) == 1
+
+
+def test_a_score_that_is_only_repeated_at_the_end_is_nobodys_first_as_a_clone(pair):
+    """A run that ends before the clone's first evaluation says of it what its donor had scored."""
+    last = {"fitness": 0.9, "training_iteration": 3, "cut_short": True}
+    pair.scheduler.on_trial_complete(pair.controller, pair[1], last)
+    [event] = pair.scheduler.lineage.clones.values()
+    assert event.score_after is None
+    assert pair.scheduler._trial_state[pair[1]].last_score == 0.2
 
 
 def test_fitness_may_be_minimised(tmp_path):
