@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from _args import parse
@@ -120,14 +121,24 @@ async def overhead(client: EngineClient) -> str:
     return f"{np.median(latencies) * 1e3:.2f} ms, of which the step {step_s * 1e3:.2f} ms (mean)"
 
 
-def main(args: Args) -> None:
+def spec_of(args: Args) -> EngineSpec:
     agents = tuple(f"agent{index}" for index in range(args.agents))
-    spec = EngineSpec(resolve_model(args.model), agents, args.rank, max_tokens=1024, max_sequences=args.concurrency)
+    return EngineSpec(resolve_model(args.model), agents, args.rank, max_tokens=1024, max_sequences=args.concurrency)
+
+
+@contextmanager
+def served(spec: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Address of an engine in a process of its own, and a folder in memory."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
         address = f"ipc://{folder}/engine.sock"
         with engine_process(spec, address):
-            asyncio.run(over_the_socket(args, address))
-    print(bare(args, spec))
+            yield address, folder
+
+
+def main(args: Args) -> None:
+    with served(spec_of(args)) as (address, _):
+        asyncio.run(over_the_socket(args, address))
+    print(bare(args, spec_of(args)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python experiments/bench_sync.py --agents 4 --concurrency 32 --syncs-per-second 
 
 import asyncio
 import contextlib
-import tempfile
 from dataclasses import dataclass
 
 import bench_engine
@@ -14,11 +13,8 @@ import torch
 from _args import parse
 
 from pbt_agents.engine import AdapterLayout
-from pbt_agents.models import resolve_model
 from pbt_agents.rollout.engine_client import EngineClient
-from pbt_agents.rollout.vllm_build import EngineSpec
 from pbt_agents.sync.adapter_sync import AdapterPublisher
-from pbt_agents.testing.engine_process import engine_process
 from pbt_agents.types import PolicyId
 
 
@@ -98,8 +94,7 @@ async def measure(args: Args, address: str, folder: str) -> None:
     client = await EngineClient.connect(address)
     adapters = Adapters(await client.layout(), client, folder)
     print(f"adapter, engine idle: {await adapters.latency(args.swaps)}")
-    load = bench_engine.Args(agents=args.agents, rounds=100_000)  # until cancelled
-    playing = asyncio.gather(*[bench_engine.play(load, client, place) for place in range(args.concurrency)])
+    playing = asyncio.gather(*[bench_engine.play(load(args), client, place) for place in range(args.concurrency)])
     await asyncio.sleep(2)  # warm
     print(f"adapter, engine busy: {await adapters.latency(args.swaps)}")
     for rate in (args.syncs_per_second, 20 * args.syncs_per_second):
@@ -107,6 +102,11 @@ async def measure(args: Args, address: str, folder: str) -> None:
     playing.cancel()
     await asyncio.gather(playing, return_exceptions=True)
     await client.close()
+
+
+def load(args: Args) -> bench_engine.Args:
+    """Episodes that are played until they are cancelled."""
+    return bench_engine.Args(agents=args.agents, concurrency=args.concurrency, model=args.model, rank=args.rank, rounds=100_000)
 
 
 def random_adapter(layout: AdapterLayout) -> dict[str, torch.Tensor]:
@@ -118,12 +118,8 @@ def random_adapter(layout: AdapterLayout) -> dict[str, torch.Tensor]:
 
 
 def main(args: Args) -> None:
-    agents = tuple(f"agent{index}" for index in range(args.agents))
-    spec = EngineSpec(resolve_model(args.model), agents, args.rank, max_tokens=1024, max_sequences=args.concurrency)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
-        address = f"ipc://{folder}/engine.sock"
-        with engine_process(spec, address):
-            asyncio.run(measure(args, address, folder))
+    with bench_engine.served(bench_engine.spec_of(load(args))) as (address, folder):
+        asyncio.run(measure(args, address, folder))
 
 
 if __name__ == "__main__":
