@@ -1,27 +1,52 @@
 """Finding what a name means: a file of a plural folder, or a user's own object.
 
-`sudoku:hard` is the file environments/sudoku.py in its variant `hard`; `my_package.maze:Maze` is a user's own.
+`sudoku:hard` is the file environments/sudoku.py in its variant `hard`; `my_package.maze:Maze` is a user's own. What can be known
+without importing a file is found without it: an objective's file needs torch, which takes seconds.
 """
 
+import ast
 import importlib
+import importlib.util
 import pkgutil
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from pbt_agents.errors import ConfigError, unknown_name
+
+_WITH_VARIANTS = ("environment",)
 
 
 def load(kind: str, name: str) -> tuple[Any, str]:
     """What `name` stands for among `kind` (environment, objective, population), and its variant ('' for none).
 
-    Raises ConfigError naming the nearest known file, or why a user's own object cannot be imported.
+    Raises ConfigError as `locate` does, or saying why a user's own object cannot be imported.
     """
-    head, _, tail = name.partition(":")
-    if "." in head:
-        return _own(kind, head, tail), ""
-    folder = f"pbt_agents.{kind}s"
+    module, attribute, variant = locate(kind, name)
+    try:
+        return getattr(importlib.import_module(module), attribute), variant
+    except (ImportError, AttributeError) as error:
+        if not _is_own(name):
+            raise
+        raise _not_importable(kind, name, error) from error
+
+
+def locate(kind: str, name: str) -> tuple[str, str, str]:
+    """Module, object in it, and variant. The module is looked for, and not imported; a user's package around it is.
+
+    Raises ConfigError naming the nearest known file, or what is wrong with the name of a user's own object.
+    """
+    head, colon, tail = name.partition(":")
+    if _is_own(name):
+        if not tail:
+            raise ConfigError(f"{kind} '{head}' names a module only. Add the object after a colon: '{head}:MyObject'.")
+        if _spec(kind, name, head) is None:
+            raise _not_importable(kind, name, f"there is no module '{head}'")
+        return head, tail, ""
     if head not in names(kind):
-        raise unknown_name(kind, head, names(kind))
-    return getattr(importlib.import_module(f"{folder}.{head}"), kind.upper()), tail
+        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is 'package.module:OBJECT'.")
+    if colon and kind not in _WITH_VARIANTS:
+        raise ConfigError(f"{kind} '{name}' asks for a variant, and no {kind} has any. Write '{head}'.")
+    return f"pbt_agents.{kind}s.{head}", kind.upper(), tail
 
 
 def names(kind: str) -> list[str]:
@@ -30,10 +55,43 @@ def names(kind: str) -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
 
 
-def _own(kind: str, module: str, attribute: str) -> Any:
-    if not attribute:
-        raise ConfigError(f"{kind} '{module}' names a module only. Add the object after a colon: '{module}:MyObject'.")
+def declared(kind: str, name: str, constant: str, otherwise: Any) -> Any:
+    """A constant that the file of `name` writes out at its top level, read from its source; `otherwise` where it has none."""
+    for statement in ast.parse(_source(kind, name)).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) | ast.AnnAssign(target=ast.Name(id=found), value=value):
+                if found == constant and value is not None:
+                    return _written_out(kind, name, constant, value)
+    return otherwise
+
+
+def _is_own(name: str) -> bool:
+    return "." in name.partition(":")[0]
+
+
+def _spec(kind: str, name: str, module: str) -> ModuleSpec | None:
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{kind} '{module}:{attribute}' cannot be imported: {error}. Is its folder on PYTHONPATH?") from error
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise _not_importable(kind, name, error) from error
+
+
+def _source(kind: str, name: str) -> str:
+    """Empty where a module has none to read."""
+    module, _, _ = locate(kind, name)
+    spec = _spec(kind, name, module)
+    get_source = getattr(spec and spec.loader, "get_source", None)
+    return (get_source and get_source(module)) or ""
+
+
+def _written_out(kind: str, name: str, constant: str, value: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"{kind} '{name}': {constant} is read without importing its file and must be written out, not computed."
+        ) from error
+
+
+def _not_importable(kind: str, name: str, reason: object) -> ConfigError:
+    return ConfigError(f"{kind} '{name}' cannot be imported: {reason}. Is its folder on PYTHONPATH?")
