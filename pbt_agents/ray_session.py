@@ -10,13 +10,13 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pbt_agents.ray_reaper import reaped
+from pbt_agents.ray_reaper import mark, reaped
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -37,23 +37,24 @@ def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
     """Ray for the time of the block. A local one ends with it, and with this process however it dies."""
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     if address is not None:
-        with _ray(address=address):
+        with _ray({}, address=address):
             yield
         return
     with _temporary_folder(out / "ray") as folder:
         local = {"num_cpus": os.cpu_count(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        with reaped(folder), _ray(address="local", **local, _temp_dir=str(folder), log_to_driver=False):
+        with reaped(folder), _ray(mark(folder), address="local", **local, _temp_dir=str(folder), log_to_driver=False):
             yield
 
 
 @contextmanager
-def _ray(**options: Any) -> Iterator[None]:
+def _ray(environment: Mapping[str, str], **options: Any) -> Iterator[None]:
+    """`environment` is that of Ray's own processes, beside the driver's."""
     import ray
 
     # That a local Ray asks for a token is as it should be, and nothing to warn of.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     try:
-        with _starting():
+        with _starting(), _exported(environment):
             ray.init(configure_logging=False, **options)
         yield
     finally:
@@ -91,14 +92,26 @@ def _temporary_folder(link: Path) -> Iterator[Path]:
     if link.is_symlink():  # a run in this directory was killed
         shutil.rmtree(link.resolve(), ignore_errors=True)
         link.unlink()
-    outer, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    outer = tempfile.tempdir
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     link.symlink_to(folder)
-    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
     try:
-        yield folder
+        with _exported({"TMPDIR": str(folder)}):
+            yield folder
     finally:
         tempfile.tempdir = outer
-        del os.environ["TMPDIR"]
-        os.environ.update({"TMPDIR": variable} if variable is not None else {})
         link.unlink(missing_ok=True)
+
+
+@contextmanager
+def _exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables of this process, and of those that it starts, until the block ends."""
+    former = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(former)

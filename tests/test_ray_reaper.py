@@ -1,15 +1,16 @@
+import os
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from pbt_agents.ray_reaper import reaped
+from pbt_agents.ray_reaper import mark, reaped
 
-OPENS = "import sys; file = open(sys.stdin.readline().strip(), 'w'); print('ready', flush=True); sys.stdin.read()"
-NAMES = "import sys; print('ready', flush=True); sys.stdin.read()"
+WORKS = "import sys; print('ready', flush=True); sys.stdin.read()"
+WORKS_UNDER_A_TITLE = f"import ray._raylet; ray._raylet.setproctitle('ray::IDLE'); {WORKS}"
 DRIVES = """
 import sys
 from pathlib import Path
@@ -21,12 +22,10 @@ with reaped(Path(sys.argv[1])):
 
 
 @contextmanager
-def process(code, *arguments, told=""):
-    """A Python process, once it has said that it is ready."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
-        started.stdin.write(f"{told}\n")
-        started.stdin.flush()
+def process(command, environment=None):
+    """A process, once it has written a line."""
+    environment = {**os.environ, **(environment or {})}
+    with subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as started:
         assert started.stdout.readline() == "ready\n"
         yield started
         started.kill()
@@ -38,12 +37,10 @@ def folder(tmp_path):
     return tmp_path / "ray-1"
 
 
-@pytest.fixture(params=["by its command", "by an open file"])
+@pytest.fixture(params=[WORKS, WORKS_UNDER_A_TITLE], ids=["plain", "titled"])
 def worker(request, folder):
-    """A process of the Ray in the folder, as Ray's processes can be known."""
-    log = folder / "session_1" / "logs" / "worker.log"
-    by_command = process(NAMES, f"--session-dir={folder}/session_1")
-    with by_command if request.param == "by its command" else process(OPENS, told=log) as started:
+    """A process of the Ray in the folder, in a session of its own."""
+    with process([sys.executable, "-c", request.param], mark(folder)) as started:
         yield started
 
 
@@ -57,20 +54,30 @@ def test_what_still_works_there_ends_with_the_block_and_the_folder_goes(folder, 
 
 def test_it_ends_when_the_driver_is_killed_too(folder, worker):
     """B71."""
-    with process(DRIVES, folder) as driver:
+    with process([sys.executable, "-c", DRIVES, folder]) as driver:
         assert worker.poll() is None
         driver.send_signal(signal.SIGKILL)
         assert worker.wait(10) == -signal.SIGKILL
 
 
-def test_processes_elsewhere_and_the_driver_itself_are_left_alone(folder):
-    """B71."""
-    beside = Path(f"{folder}0") / "session_1"
-    beside.mkdir(parents=True)
-    own = (folder / "session_1" / "driver.log").open("w")
-    with process(NAMES, f"--session-dir={beside}") as namesake, process(OPENS, told=beside / "log") as other, own:
+def test_who_reads_a_log_or_names_the_folder_lives_on(folder):
+    """B71: neither came of this Ray."""
+    log = folder / "session_1" / "logs" / "a.log"
+    log.write_text("ready\n")
+    with (
+        process([shutil.which("tail"), "-f", log]) as reader,
+        process([sys.executable, "-c", WORKS, f"--session-dir={folder}/session_1"]) as namesake,
+    ):
         with reaped(folder):
             pass
+        assert reader.poll() is None
         assert namesake.poll() is None
+    assert not folder.exists()
+
+
+def test_the_ray_of_another_run_lives_on(folder, tmp_path):
+    """B71: also where its folder begins with the name of this one."""
+    with process([sys.executable, "-c", WORKS], mark(tmp_path / "ray-10")) as other:
+        with reaped(folder):
+            pass
         assert other.poll() is None
-    assert beside.exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pbt_agents.ray_reaper import workers_in
 from pbt_agents.testing.job import Job
 
 pytestmark = pytest.mark.slow
@@ -18,10 +19,14 @@ import json, os, signal, sys, tempfile, threading
 from pathlib import Path
 from pbt_agents.ray_session import ray_session
 
+def work():
+    pass
+
 def state():
     import ray
     return {
         "initialized": ray.is_initialized(),
+        "marked": "PBT_AGENTS_RAY" in os.environ,
         "temporary": tempfile.gettempdir(),
         "variable": os.environ.get("TMPDIR"),
         "terminate": signal.getsignal(signal.SIGTERM) is signal.default_int_handler,
@@ -36,6 +41,9 @@ with ray_session(Path(sys.argv[1])):
 print(json.dumps(state()), flush=True)
 try:
     with ray_session(Path(sys.argv[1])):
+        import ray
+        worker = ray.remote(work)
+        ray.get([worker.remote(), worker.options(runtime_env={"env_vars": {"OF_AN_ENGINE": "1"}}).remote()])
         print("up", flush=True)
         threading.Event().wait()
 except KeyboardInterrupt:
@@ -64,6 +72,7 @@ def test_it_leaves_no_process_no_file_and_no_word_and_gives_everything_back(job,
     assert before == between == after
     assert before == {
         "initialized": False,
+        "marked": False,
         "temporary": tempfile.gettempdir(),
         "variable": os.environ.get("TMPDIR"),
         "terminate": True,
@@ -71,12 +80,26 @@ def test_it_leaves_no_process_no_file_and_no_word_and_gives_everything_back(job,
         "threads": before["threads"],
     }
     assert inside["initialized"]
+    assert not inside["marked"]  # what the driver starts beside Ray is not Ray's
     assert inside["terminate"]
     assert inside["temporary"] == inside["variable"] == inside["link"]
     assert inside["link"].startswith(tempfile.gettempdir())
     assert inside["threads"] == "3"  # what the user has set is kept
     assert not Path(inside["link"]).exists()
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_all_that_ray_starts_is_known_as_this_runs_and_nothing_else_is(job, tmp_path):
+    """B71: daemons, agents, and workers with and without an environment of their own."""
+    job.wait_for(lambda: "up" in job.output, "second session")
+    folder = (tmp_path / "out" / "ray").resolve()
+
+    def came_of_ray():
+        return {process for process in job.processes() if process.pid != job.pid and "pbt_agents.ray_reaper" not in process.cmdline()}
+
+    job.wait_for(lambda: came_of_ray() == set(workers_in(folder)), "mark on every process", timeout_s=10)
+    commands = " ".join(" ".join(process.cmdline()) for process in workers_in(folder))
+    assert all(part in commands for part in ("gcs_server", "raylet/raylet", "RuntimeEnvAgent", "ray::IDLE"))
 
 
 def test_nothing_is_left_ten_seconds_after_the_driver_was_killed(job, tmp_path):
