@@ -31,6 +31,9 @@ class EnvironmentConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Handed to the environment, which checks them."""
 
+    def __post_init__(self) -> None:
+        require(all(isinstance(name, str) for name in self.options), f"options are named by words, got {dict(self.options)}.")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -69,12 +72,14 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         require(self.group_size >= 2, f"group_size must be at least 2 for group-relative advantages, got {self.group_size}.")
         require(self.groups_in_flight >= 1, f"groups_in_flight must be at least 1, got {self.groups_in_flight}.")
-        require(self.temperature > 0, f"temperature must be above 0 to explore, got {self.temperature}.")
+        require(0 < self.temperature < math.inf, f"temperature must be finite, and above 0 to explore, got {self.temperature}.")
         require(self.max_action_tokens >= 1, f"max_action_tokens must be at least 1, got {self.max_action_tokens}.")
         require(
             self.max_episode_tokens > self.max_action_tokens,
             f"max_episode_tokens must exceed max_action_tokens ({self.max_action_tokens}), got {self.max_episode_tokens}.",
         )
+        require(self.group_timeout_s > 0, f"group_timeout_s must be above 0, got {self.group_timeout_s}.")
+        require(self.environment_threads >= 0, f"environment_threads cannot be negative, got {self.environment_threads}. 0 needs none.")
         require(self.prefix_salt in ("turn", "episode"), f"prefix_salt is 'turn' or 'episode', got '{self.prefix_salt}'.")
 
 
@@ -141,8 +146,14 @@ class TrainerConfig:
         require(self.groups_per_batch >= 1, f"groups_per_batch must be at least 1, got {self.groups_per_batch}.")
         require(self.advantage in ADVANTAGES, f"advantage is one of {ADVANTAGES}, got '{self.advantage}'.")
         require(self.normalizer in ("token", "constant"), f"normalizer is 'token' or 'constant', got '{self.normalizer}'.")
-        require(self.max_grad_norm > 0, f"max_grad_norm must be above 0, got {self.max_grad_norm}.")
+        require(
+            0 < self.max_grad_norm < math.inf,
+            f"max_grad_norm must be finite and above 0, got {self.max_grad_norm}. One that no gradient reaches clips nothing.",
+        )
         require(self.micro_batch_tokens >= 1, f"micro_batch_tokens must be at least 1, got {self.micro_batch_tokens}.")
+        for name in ("adam_beta1", "adam_beta2"):
+            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        require(0 <= self.weight_decay < math.inf, f"weight_decay must be finite and cannot be negative, got {self.weight_decay}.")
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,8 @@ class FleetConfig:
         require(self.engines >= 1, f"engines must be at least 1, got {self.engines}.")
         require(self.slots >= 1, f"slots must be at least 1, got {self.slots}.")
         require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
+        require(self.kv_cache_bytes >= 0, f"kv_cache_bytes cannot be negative, got {self.kv_cache_bytes}. 0 takes what is needed.")
+        require(0 <= self.gpus_per_engine < math.inf, f"gpus_per_engine cannot be negative, got {self.gpus_per_engine}. 0 runs on the CPU.")
 
 
 @dataclass(frozen=True)
@@ -211,15 +224,17 @@ class AgentConfig:
         for name, value in values.items():
             if name not in sections:
                 raise unknown_name("setting", name, sections)
-            built[name] = _section(type(sections[name]), name, value) if isinstance(value, Mapping) else value
+            build = _section if dataclasses.is_dataclass(sections[name]) else _like
+            built[name] = build(sections[name], name, value)
         return cls(**built)
 
     def with_values(self, values: Mapping[str, Any]) -> "AgentConfig":
-        """A copy with fields set by name or path. Integers stay integers: a float with a fraction is refused for them."""
+        """A copy with fields set by name or path, each in its own type. Integers stay integers: a fraction is refused for them."""
         changed: dict[str | None, dict[str, Any]] = {}
+        defaults = AgentConfig()
         for name, value in values.items():
             section, leaf = field_path(name)
-            changed.setdefault(section, {})[leaf] = _like(self.value(name), name, value)
+            changed.setdefault(section, {})[leaf] = _like(defaults.value(name), name, value)
         # A section at a time, since its fields are checked against each other.
         own = changed.pop(None, {})
         sections = {section: dataclasses.replace(getattr(self, section), **leaves) for section, leaves in changed.items() if section}
@@ -250,19 +265,36 @@ def field_paths() -> dict[str, tuple[str | None, str]]:
     return paths
 
 
-def _section(kind: type, name: str, values: Mapping[str, Any]) -> Any:
-    known = {f.name for f in dataclasses.fields(kind)}
+def _section(default: Any, name: str, values: Any) -> Any:
+    """A section of the default's kind; what it does not name has its default."""
+    require(isinstance(values, Mapping), f"'{name}' is a section and holds settings by name, got {values!r}.")
+    known = {f.name for f in dataclasses.fields(default)}
     for key in values:
         if key not in known:
             raise unknown_name(f"setting in '{name}'", key, known)
-    return kind(**values)
+    return dataclasses.replace(default, **{key: _like(getattr(default, key), f"{name}.{key}", value) for key, value in values.items()})
 
 
-def _like(current: Any, name: str, value: Any) -> Any:
-    """A searched value in the field's own type; numpy scalars become Python numbers."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(current, bool) or not isinstance(current, int | float):
-        return value
-    if isinstance(current, int) and value != int(value):
-        raise ConfigError(f"{name} is a whole number, got {value}. Search it over a list of integers.")
-    return type(current)(value)
+def _like(default: Any, name: str, value: Any) -> Any:
+    """A given value in the field's own type; numpy scalars become Python numbers. Raises ConfigError for what is of another type."""
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
+    match default:
+        case int():
+            require(_is_whole(value), f"{name} is a whole number, got {value!r}. Give an integer, or search it over a list of integers.")
+            return int(value)
+        case float():
+            require(_is_number(value), f"{name} is a number, got {value!r}. Write it as 0.001 or 1e-3.")
+            return float(value)
+        case str():
+            require(isinstance(value, str), f"{name} is a word such as '{default}', got {value!r}.")
+        case Mapping():
+            require(isinstance(value, Mapping), f"{name} holds values by name, got {value!r}. Write it as {{'name': value}}.")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and (isinstance(value, int) or value.is_integer())

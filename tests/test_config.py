@@ -1,6 +1,9 @@
+import math
+
+import numpy as np
 import pytest
 
-from pbt_agents.config import AgentConfig, BufferConfig, EvaluationConfig, ObjectiveConfig, RolloutConfig, field_path
+from pbt_agents.config import AgentConfig, BufferConfig, EnvironmentConfig, EvaluationConfig, ObjectiveConfig, RolloutConfig, field_path
 from pbt_agents.errors import ConfigError
 
 
@@ -37,9 +40,54 @@ def test_a_whole_number_stays_one():
         AgentConfig().with_values({"window": 2.5})
 
 
+def test_a_field_that_was_written_as_an_integer_takes_fractions():
+    config = AgentConfig(rollout=RolloutConfig(temperature=1))
+    assert config.with_values({"temperature": 0.5}).rollout.temperature == 0.5
+
+
 def test_no_two_sections_share_a_field_name():
     names = [name for section in vars(AgentConfig()).values() if hasattr(section, "__dict__") for name in vars(section)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("group_size", "abc", "is a whole number, got 'abc'"),
+        ("group_size", True, "is a whole number, got True"),
+        ("group_size", [8], r"is a whole number, got \[8\]"),
+        ("group_size", math.inf, "is a whole number, got inf"),
+        ("group_size", None, "is a whole number, got None"),
+        ("learning_rate", "abc", "is a number, got 'abc'"),
+        ("trainer.learning_rate", None, "is a number, got None"),
+        ("learning_rate", True, "is a number, got True"),
+        ("learning_rate", [1e-3], r"is a number, got \[0.001\]"),
+        ("learning_rate", np.array([1e-3, 1e-2]), "is a number, got array"),
+        ("seed", "abc", "is a whole number, got 'abc'"),
+        ("advantage", 3, "is a word such as 'group_standardized', got 3"),
+        ("advantage", ["group_centered"], r"is a word such as .*, got \['group_centered'\]"),
+        ("options", 3, r"holds values by name, got 3\. Write it as \{'name': value\}"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_name_value_and_remedy(name, value, complaint):
+    with pytest.raises(ConfigError, match=f"^{name} {complaint}"):
+        AgentConfig().with_values({name: value})
+
+
+def test_a_dict_of_settings_is_checked_as_single_ones_are():
+    with pytest.raises(ConfigError, match=r"^trainer\.learning_rate is a number, got 'abc'"):
+        AgentConfig.from_dict({"trainer": {"learning_rate": "abc"}})
+    with pytest.raises(ConfigError, match=r"^seed is a whole number, got 0\.5"):
+        AgentConfig.from_dict({"seed": 0.5})
+    with pytest.raises(ConfigError, match=r"^'buffer' is a section and holds settings by name, got 3"):
+        AgentConfig.from_dict({"buffer": 3})
+
+
+def test_numbers_of_numpy_become_pythons():
+    config = AgentConfig().with_values({"window": np.int64(3), "learning_rate": np.float32(0.5), "temperature": 2})
+    found = config.buffer.window, config.trainer.learning_rate, config.rollout.temperature
+    assert found == (3, 0.5, 2.0)
+    assert [type(value) for value in found] == [int, float, float]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +103,7 @@ def test_no_two_sections_share_a_field_name():
         (lambda: EvaluationConfig(patience=0), "patience"),
         (lambda: AgentConfig().with_values({"learning_rate": float("nan")}), "learning_rate"),
         (lambda: AgentConfig().with_values({"lora_rank": 7}), "lora_rank"),
+        (lambda: EnvironmentConfig(options={1: 2}), "options"),
         (lambda: AgentConfig().with_values({"fleet": "own"}), "fleet"),
     ],
 )
@@ -62,3 +111,25 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(make, field):
     """B02 for the size of a group."""
     with pytest.raises(ConfigError, match=field):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("temperature", [0.1, 2.0], [0.0, math.inf, math.nan]),
+        ("group_timeout_s", [0.1, math.inf], [0.0, -1.0, math.nan]),
+        ("environment_threads", [0, 8], [-1]),
+        ("max_grad_norm", [1e-3, 1e9], [0.0, math.inf, math.nan]),
+        ("adam_beta1", [0.0, 0.999], [-0.1, 1.0, math.nan]),
+        ("adam_beta2", [0.0, 0.999], [-0.1, 1.0, math.nan]),
+        ("weight_decay", [0.0, 0.1], [-0.1, math.inf, math.nan]),
+        ("kv_cache_bytes", [0, 1 << 30], [-1]),
+        ("gpus_per_engine", [0.0, 0.5], [-0.5, math.inf, math.nan]),
+    ],
+)
+def test_a_number_is_taken_inside_its_range_alone(name, inside, outside):
+    for value in inside:
+        assert AgentConfig().with_values({name: value}).value(name) == value
+    for value in outside:
+        with pytest.raises(ConfigError, match=f"^{name} .*got {value}"):
+            AgentConfig().with_values({name: value})
