@@ -186,7 +186,7 @@ class EvaluationConfig:
 
     updates_per_evaluation: int = 10
     evaluation_episodes: int = 64
-    """Played once each, sampled at the training temperature, on fixed tasks of the validation split."""
+    """Played once each on fixed tasks of the validation split, sampled at temperature 1, whatever temperature trains."""
     patience: int = 8
     """Evaluations in a row without an optimizer step after which an agent ends: there is nothing left to learn, or it cannot play."""
 
