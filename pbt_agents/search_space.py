@@ -23,6 +23,7 @@ _FIXED = {
     "capacity_bytes": "the log on disk is opened with it once",
     "segment_groups": "the log on disk is opened with it once",
     "max_episode_tokens": "the engines are sized by it at their start",
+    "environment_threads": "the threads are started once",
 }
 
 
@@ -169,8 +170,7 @@ def _range(name: str, domain: Any) -> Range:
 
 
 def _check_values(base: AgentConfig, name: str, domain: Range) -> None:
-    whole = isinstance(base.value(name), int) and not isinstance(base.value(name), bool)
-    if whole and not isinstance(domain, Ladder):
+    if isinstance(AgentConfig().value(name), int) and not isinstance(domain, Ladder):
         raise ConfigError(f"search space of '{name}': it is a whole number. Search it over an ordered list, e.g. [1, 2, 4, 8].")
     for value in domain.values if isinstance(domain, Ladder) else (domain.low, domain.high):
         try:

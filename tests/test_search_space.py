@@ -11,7 +11,7 @@ from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.search import BasicVariantGenerator
 
-from pbt_agents.config import AgentConfig
+from pbt_agents.config import AgentConfig, RolloutConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.search_space import Ladder, LinearRange, LogRange, agent_search_space, initial_values, param_space, search_space
 
@@ -51,6 +51,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest_known_one():
         ("evaluation_episodes", [32, 64], "measurements"),
         ("capacity_bytes", [1 << 20, 1 << 30], "log on disk"),
         ("max_episode_tokens", [480, 960], "engines are sized"),
+        ("environment_threads", [0, 4], "started once"),
     ],
 )
 def test_what_a_living_agent_cannot_change_is_refused_with_the_reason(name, domain, reason):
@@ -89,6 +90,11 @@ def test_a_whole_number_is_searched_over_a_list_only():
         agent_search_space(BASE, {"window": tune.uniform(1, 16)})
     with pytest.raises(ConfigError, match=r"'window' holds 2\.5"):
         agent_search_space(BASE, {"window": [1, 2.5, 4]})
+
+
+def test_a_field_that_was_written_as_an_integer_is_searched_over_its_range():
+    base = AgentConfig(rollout=RolloutConfig(temperature=1))
+    assert agent_search_space(base, {"temperature": tune.uniform(0.5, 1.5)}) == {"temperature": LinearRange(0.5, 1.5)}
 
 
 def test_one_setting_under_two_names_is_refused():
