@@ -61,7 +61,6 @@ class RolloutWorker:
         deliver: Callable[[Group], None],
     ) -> None:
         self._task, self._renderer, self._room, self._deliver = task, renderer, room, deliver
-        self._limits = Limits(task.config.max_action_tokens, task.config.max_episode_tokens)
         threads = task.config.environment_threads
         self._executor = ThreadPoolExecutor(threads, "environment") if threads else None
         self._counts: dict[str, float] = defaultdict(float)
@@ -223,6 +222,7 @@ class RolloutWorker:
         chosen = min(range(len(self.engines)), key=lambda i: self._episodes_on[i])
         self._episodes_on[chosen] += 1
         started = time.perf_counter()
+        limits = Limits(self._task.config.max_action_tokens, self._task.config.max_episode_tokens)
         try:
             trajectory = await play(
                 make_environment(),
@@ -230,7 +230,7 @@ class RolloutWorker:
                 self._renderer,
                 agent,
                 seed,
-                self._limits,
+                limits,
                 temperature,
                 salt,
                 self._executor,

@@ -253,3 +253,12 @@ def test_an_agent_that_the_engine_refuses_again_and_again_says_so_and_does_not_h
         harness.worker.stop()
         harness.worker.start(1, np.random.default_rng(0))
         harness.worker.check()
+
+
+def test_new_settings_hold_from_the_next_episode_on():
+    engine = ScriptedEngine()
+    with Harness([engine], max_action_tokens=8, max_episode_tokens=40) as harness:
+        for tokens, room in ((8, 40), (5, 40), (5, 6)):
+            harness.worker.config = RolloutConfig(max_action_tokens=tokens, max_episode_tokens=room)
+            harness.worker.evaluate([1], Countdown, 1.0, "agent0")
+    assert [sampling.max_tokens for sampling in engine.samplings] == [8, 8, 8, 5, 5, 5, 2]
