@@ -3,12 +3,10 @@
 Owns how turns become a trajectory. Which episodes are played, and what happens to those that fail, is the worker's.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +14,8 @@ from pbt_agents.engine import RolloutEngine
 from pbt_agents.environment import Environment
 from pbt_agents.errors import EpisodeError
 from pbt_agents.rollout.renderer import ChatRenderer
+from pbt_agents.rollout.user_environment import UserEnvironment
 from pbt_agents.types import Completion, IntArray, PolicySpan, Sampling, StopReason, Trajectory, Turn
-
-Argument = TypeVar("Argument")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ class _Record:
 
 
 async def play(
-    environment: Environment,
+    make_environment: Callable[[], Environment],
     engine: RolloutEngine,
     renderer: ChatRenderer,
     agent: str | None,
@@ -60,13 +56,14 @@ async def play(
     salt: str | None = None,
     executor: Executor | None = None,
 ) -> Trajectory:
-    """Play the task of `seed` to its end with the adapter of `agent` (the base model for None).
+    """Play the task of `seed` to its end, in an environment of its own, with the adapter of `agent` (the base model for None).
 
-    Raises EpisodeError when the environment raises, EngineError or EngineDiedError when the engine does.
+    Raises EpisodeError when the environment raises or returns what it may not, EngineError or EngineDiedError when the engine does.
     """
     started = time.perf_counter()
     record = _Record()
-    observation_ids = renderer.first(await _call(executor, environment.reset, seed))
+    environment = await UserEnvironment.make(make_environment, executor)
+    observation_ids = renderer.first(await environment.reset(seed))
     while True:
         record.observe(observation_ids)
         room = limits.max_episode_tokens - len(record.ids)
@@ -74,24 +71,14 @@ async def play(
             return _trajectory(record, "length", {}, started)
         sampling = Sampling(min(limits.max_action_tokens, room), renderer.stop_token_ids, temperature)
         completion = await engine.generate(agent, np.array(record.ids, np.int32), sampling, salt)
-        result = await _call(executor, environment.step, renderer.text(completion.token_ids))
+        result = await environment.step(renderer.text(completion.token_ids))
         record.act(observation_ids, completion, result.reward)
         if result.terminated or result.truncated:
-            return _trajectory(record, "terminated" if result.terminated else "truncated", dict(result.metrics), started)
+            return _trajectory(record, "terminated" if result.terminated else "truncated", result.metrics, started)
         observation_ids = renderer.later(result.observation, completion.token_ids)
 
 
-def _trajectory(record: _Record, reason: StopReason, metrics: dict[str, float], started: float) -> Trajectory:
+def _trajectory(record: _Record, reason: StopReason, metrics: Mapping[str, float], started: float) -> Trajectory:
     if not record.turns:
         raise EpisodeError("the first observation already fills max_episode_tokens. Raise it.")
     return Trajectory(tuple(record.turns), tuple(record.spans), reason, metrics, time.perf_counter() - started)
-
-
-async def _call(executor: Executor | None, method: Callable[[Argument], Value], argument: Argument) -> Value:
-    """Run the user's code, in a thread when it is slow; whatever it raises costs this episode only."""
-    try:
-        if executor is None:
-            return method(argument)
-        return await asyncio.get_running_loop().run_in_executor(executor, method, argument)
-    except Exception as error:
-        raise EpisodeError(f"{type(error).__name__} in the environment: {error}") from error

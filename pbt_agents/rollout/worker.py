@@ -225,7 +225,7 @@ class RolloutWorker:
         limits = Limits(self._task.config.max_action_tokens, self._task.config.max_episode_tokens)
         try:
             trajectory = await play(
-                make_environment(),
+                make_environment,
                 self.engines[chosen],
                 self._renderer,
                 agent,

@@ -62,7 +62,7 @@ class Countdown:
 
 
 def episode(engine, seed=1, budget=400):
-    return asyncio.run(play(Countdown(), engine, RENDERER, "agent0", seed, Limits(8, budget), 1.0))
+    return asyncio.run(play(Countdown, engine, RENDERER, "agent0", seed, Limits(8, budget), 1.0))
 
 
 def test_the_tokens_of_a_turn_are_a_prefix_of_those_of_the_next():
@@ -104,7 +104,7 @@ def test_every_sampling_field_is_sent():
 
 def test_an_environment_that_raises_costs_its_episode_with_the_reason():
     """B63."""
-    with pytest.raises(EpisodeError, match="ValueError in the environment: thirteen"):
+    with pytest.raises(EpisodeError, match=r"Countdown\.step raised ValueError: thirteen"):
         episode(ScriptedEngine(), seed=13)
 
 
