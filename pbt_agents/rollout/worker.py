@@ -9,8 +9,9 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -61,13 +62,12 @@ class RolloutWorker:
         deliver: Callable[[Group], None],
     ) -> None:
         self._task, self._renderer, self._room, self._deliver = task, renderer, room, deliver
-        threads = task.config.environment_threads
-        self._executor = ThreadPoolExecutor(threads, "environment") if threads else None
+        self._executor = self._threads()
         self._counts: dict[str, float] = defaultdict(float)
         self._episodes_on: Counter[int] = Counter()
         self._groups: set[asyncio.Task[None]] = set()
         self._seeds: np.random.Generator | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self.last_abort: Exception | None = None
         """Why the latest lost episode was lost."""
         self._lost_groups = 0
@@ -115,9 +115,9 @@ class RolloutWorker:
         agent: str | None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[Trajectory | None] | None:
-        """Play each task once with the newest adapter of `agent` (the base model for None); None where the episode was lost.
+        """Play each task once with the newest adapter of `agent` (the base model for None).
 
-        None for all when told to stop meanwhile.
+        None where the episode was lost, as it is when it takes longer than a group may; None for all when told to stop meanwhile.
         """
         played = self.submit(self._evaluate(seeds, make_environment, temperature, agent))
         try:
@@ -133,7 +133,7 @@ class RolloutWorker:
         if self._error is not None:
             raise self._error
         if self._lost_groups >= _LOST_GROUPS:
-            raise NoExperienceError(f"{self._lost_groups} groups in a row were lost, the last to: {self.last_abort}")
+            raise NoExperienceError(f"{self._lost_groups} groups in a row were lost, the last to: {self.last_abort}") from self.last_abort
 
     def stats(self) -> dict[str, float]:
         """Totals since the start of this process."""
@@ -163,12 +163,15 @@ class RolloutWorker:
         await asyncio.gather(*self._groups, return_exceptions=True)
 
     async def _feed(self) -> None:
-        while self._error is None:
-            started = self._start_groups()
-            if not started and self._groups:
-                await asyncio.wait(self._groups, return_when=asyncio.FIRST_COMPLETED, timeout=_IDLE_S * 10)
-            elif not started:
-                await asyncio.sleep(_IDLE_S)
+        try:
+            while self._error is None:
+                started = self._start_groups()
+                if not started and self._groups:
+                    await asyncio.wait(self._groups, return_when=asyncio.FIRST_COMPLETED, timeout=_IDLE_S * 10)
+                elif not started:
+                    await asyncio.sleep(_IDLE_S)
+        except Exception as error:
+            self._end(error)
 
     def _start_groups(self) -> int:
         if self._seeds is None:
@@ -184,26 +187,29 @@ class RolloutWorker:
 
     async def _group(self, name: str, seed: int) -> None:
         try:
-            async with asyncio.timeout(self._task.config.group_timeout_s):
-                attempts = [self._episode(seed, f"{name}.{i}") for i in range(self._task.config.group_size)]
-                trajectories = [trajectory for trajectory in await asyncio.gather(*attempts) if trajectory is not None]
-        except TimeoutError:
-            self._counts["groups_timed_out"] += 1
-            return
-        except EngineDiedError as error:
-            self._error = self._error or error
-            return
+            trajectories = await self._attempts(name, seed)
+            if len(trajectories) < 2:
+                self._lost_groups += 1
+                await asyncio.sleep(_PAUSE_S)
+                return
+            self._counts["groups"] += 1
+            self._lost_groups = 0
+            self._deliver(Group(name, self._task.environment, seed, tuple(trajectories)))
+        except Exception as error:  # a lost episode never comes this far: an engine is gone, or our own code is at fault
+            self._end(error)
+
+    async def _attempts(self, name: str, seed: int) -> list[Trajectory]:
+        """Those at one task that were not lost; none when time ran out."""
+        try:
+            async with self._time_limit(f"a group of {self._task.config.group_size} attempts"):
+                attempts = await _together([self._episode(seed, f"{name}.{i}") for i in range(self._task.config.group_size)])
+        except EpisodeError as error:
+            self._lose("groups_timed_out", error)
+            return []
+        trajectories = [trajectory for trajectory in attempts if trajectory is not None]
         if len(trajectories) < 2:
             self._counts["groups_dropped"] += 1
-            self._lost_groups += 1
-            await asyncio.sleep(_PAUSE_S)
-            return
-        self._counts["groups"] += 1
-        self._lost_groups = 0
-        try:
-            self._deliver(Group(name, self._task.environment, seed, tuple(trajectories)))
-        except Exception as error:
-            self._error = self._error or error
+        return trajectories
 
     async def _episode(self, seed: int, salt: str) -> Trajectory | None:
         keep_cache = self._task.config.prefix_salt == "episode"
@@ -213,7 +219,42 @@ class RolloutWorker:
     async def _evaluate(
         self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float, agent: str | None
     ) -> list[Trajectory | None]:
-        return list(await asyncio.gather(*[self._play(make_environment, seed, temperature, agent) for seed in seeds]))
+        return await _together([self._play_in_time(make_environment, seed, temperature, agent) for seed in seeds])
+
+    async def _play_in_time(
+        self, make_environment: Callable[[], Environment], seed: int, temperature: float, agent: str | None
+    ) -> Trajectory | None:
+        try:
+            async with self._time_limit("an evaluation episode"):
+                return await self._play(make_environment, seed, temperature, agent)
+        except EpisodeError as error:
+            self._lose("evaluation_episodes_timed_out", error)
+            return None
+
+    @asynccontextmanager
+    async def _time_limit(self, what: str) -> AsyncIterator[None]:
+        """Raises EpisodeError when it is over. Steps that hang keep their threads for good, so that later ones get new threads."""
+        seconds = self._task.config.group_timeout_s
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                yield
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            self._executor = self._threads()
+            raise EpisodeError(f"{what} took longer than group_timeout_s, {seconds:g} s. Raise it, or find what hangs.") from error
+
+    def _threads(self) -> ThreadPoolExecutor | None:
+        count = self._task.config.environment_threads
+        return ThreadPoolExecutor(count, "environment") if count else None
+
+    def _lose(self, counter: str, error: Exception) -> None:
+        self._counts[counter] += 1
+        self.last_abort = error
+
+    def _end(self, error: Exception) -> None:
+        """No more groups: `check` raises the first such error."""
+        self._error = self._error or error
 
     async def _play(
         self, make_environment: Callable[[], Environment], seed: int, temperature: float, agent: str | None, salt: str | None = None
@@ -238,8 +279,7 @@ class RolloutWorker:
         except EngineDiedError:
             raise
         except (EpisodeError, EngineError) as error:  # a lost episode is data: count it and go on
-            self._counts[f"aborted_{type(error).__name__}"] += 1
-            self.last_abort = error
+            self._lose(f"aborted_{type(error).__name__}", error)
             return None
         finally:
             self._episodes_on[chosen] -= 1
@@ -251,6 +291,16 @@ class RolloutWorker:
 
 async def _gather(connect: Callable[[], Awaitable[Value]]) -> Value:
     return await connect()
+
+
+async def _together(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+    """Their results, in order. The first error ends all of them."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _close(engines: Sequence[RolloutEngine]) -> None:

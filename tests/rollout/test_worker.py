@@ -109,16 +109,19 @@ def test_an_environment_that_raises_costs_its_episode_with_the_reason():
 
 
 class Harness:
-    """A worker on scripted engines, whose groups are kept."""
+    """A worker on scripted engines, whose groups are kept. `room` and `deliver` stand for a buffer of `limit` groups."""
 
-    def __init__(self, engines=None, make=Countdown, limit=6, **config):
+    def __init__(self, engines=None, make=Countdown, limit=6, renderer=RENDERER, room=None, deliver=None, **config):
         self.groups, self.enough, self.limit = [], threading.Event(), limit
         self.engines = engines or [ScriptedEngine()]
         task = Task("agent0", "toy", make, RolloutConfig(**config))
-        self.worker = RolloutWorker(task, self.connect, RENDERER, lambda in_flight: self.limit - len(self.groups) - in_flight, self.deliver)
+        self.worker = RolloutWorker(task, self.connect, renderer, room or self.room, deliver or self.deliver)
 
     async def connect(self):
         return self.engines
+
+    def room(self, in_flight):
+        return self.limit - len(self.groups) - in_flight
 
     def deliver(self, group):
         self.groups.append(group)
@@ -209,10 +212,11 @@ def test_nothing_is_delivered_after_stop():
         assert harness.groups == []
 
 
-def died(worker):
+def ended(worker, kind):
+    """What `check` raises, once it does."""
     try:
         worker.check()
-    except EngineDiedError:
+    except kind:
         return True
     return False
 
@@ -220,7 +224,7 @@ def died(worker):
 def test_a_dead_engine_is_reported_and_not_counted_as_a_lost_episode():
     with Harness([ScriptedEngine(error=EngineDiedError("gone"))]) as harness:
         harness.worker.start(0, np.random.default_rng(0))
-        harness.wait(lambda: died(harness.worker))
+        harness.wait(lambda: ended(harness.worker, EngineDiedError))
         assert "rollout/aborted_EngineDiedError" not in harness.worker.stats()
 
 
@@ -253,6 +257,148 @@ def test_an_agent_that_the_engine_refuses_again_and_again_says_so_and_does_not_h
         harness.worker.stop()
         harness.worker.start(1, np.random.default_rng(0))
         harness.worker.check()
+
+
+def test_an_environment_that_cannot_be_made_is_lost_experience_with_its_own_words_as_the_reason():
+    """B63. A broken constructor must not spin, and must not hide."""
+    made = []
+
+    def make():
+        made.append(1)
+        raise OSError("no display")
+
+    with Harness(make=make, group_size=2, groups_in_flight=2) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: ended(harness.worker, NoExperienceError))
+        with pytest.raises(NoExperienceError, match=r"the last to: make\(\) raised OSError: no display") as caught:
+            harness.worker.check()
+        assert isinstance(caught.value.__cause__.__cause__, OSError)
+        assert len(made) < 50
+
+
+def test_an_environment_that_answers_as_gymnasium_does_is_lost_experience_that_says_so():
+    class Gymnasium(Countdown):
+        def step(self, action):
+            return "obs", 0.0, False, False, {}
+
+    with Harness(make=Gymnasium, group_size=2) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: ended(harness.worker, NoExperienceError))
+        with pytest.raises(
+            NoExperienceError, match=r"Gymnasium.step returned \('obs', 0.0, False, False, \{\}\) \(tuple\), expected a Step"
+        ):
+            harness.worker.check()
+        assert harness.worker.evaluate([1, 2], Gymnasium, 1.0, "agent0") == [None, None]
+
+
+class Fault(Exception):
+    """Of our own code."""
+
+
+def fails(*_):
+    raise Fault("ours")
+
+
+class FaultyRenderer(ChatRenderer):
+    def text(self, action_ids):
+        raise Fault("ours")
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        {"renderer": FaultyRenderer(CharacterTokenizer(), "toy")},
+        {"engines": [ScriptedEngine(error=Fault("ours"))]},
+        {"room": fails},
+        {"deliver": fails},
+    ],
+    ids=["tokenizer", "engine", "room", "deliver"],
+)
+def test_a_fault_of_our_own_ends_the_rollouts_and_is_raised_to_who_asks(faulty, caplog):
+    with Harness(**faulty) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: ended(harness.worker, Fault))
+    assert caplog.text == ""
+
+
+def test_a_fault_of_our_own_ends_an_evaluation():
+    with Harness(renderer=FaultyRenderer(CharacterTokenizer(), "toy")) as harness, pytest.raises(Fault):
+        harness.worker.evaluate([1, 2], Countdown, 1.0, "agent0")
+
+
+def test_the_first_error_of_a_group_ends_its_other_attempts():
+    class FirstFails(ScriptedEngine):
+        """The second attempt waits for ever, and tells when it is cancelled."""
+
+        ended = threading.Event()
+
+        async def generate(self, *args):
+            self.prompts.append(args)
+            if len(self.prompts) == 1:
+                await asyncio.sleep(0)
+                raise Fault("ours")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+
+    engine = FirstFails()
+    with Harness([engine], group_size=2, groups_in_flight=1) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        assert engine.ended.wait(10)
+        harness.wait(lambda: ended(harness.worker, Fault))
+
+
+class Stuck(Countdown):
+    """Its steps return when the test is over."""
+
+    over = threading.Event()
+
+    def step(self, action):
+        self.over.wait(30)
+        return super().step(action)
+
+
+@pytest.fixture
+def stuck():
+    Stuck.over = threading.Event()
+    yield Stuck
+    Stuck.over.set()
+
+
+def test_groups_that_run_out_of_time_are_lost_experience(stuck):
+    """B30 and B60: hung steps may hold every thread."""
+    with Harness(make=stuck, group_size=2, groups_in_flight=3, group_timeout_s=0.05, environment_threads=1) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: ended(harness.worker, NoExperienceError))
+        with pytest.raises(NoExperienceError, match=r"a group of 2 attempts took longer than group_timeout_s, 0\.05 s"):
+            harness.worker.check()
+        assert harness.worker.stats()["rollout/groups_timed_out"] >= 6
+
+
+def test_steps_that_hang_do_not_hold_the_threads_of_later_episodes(stuck):
+    """B60: the pool is as large afterwards."""
+    with Harness(make=stuck, group_timeout_s=0.05, environment_threads=1) as harness:
+        assert harness.worker.evaluate([1], stuck, 1.0, "agent0") == [None]
+        assert harness.worker.evaluate([1], Countdown, 1.0, "agent0")[0].score == 1.0
+
+
+def test_an_evaluation_episode_that_runs_out_of_time_is_lost_and_the_others_count(stuck):
+    """B60: no verdict, which is not 0."""
+    made = iter([stuck, Countdown])
+    with Harness(group_timeout_s=0.2, environment_threads=2) as harness:
+        lost, played = harness.worker.evaluate([1, 2], lambda: next(made)(), 1.0, "agent0")
+        assert lost is None
+        assert played.score == 1.0
+        assert harness.worker.stats()["rollout/evaluation_episodes_timed_out"] == 1
+        assert str(harness.worker.last_abort).startswith("an evaluation episode took longer than group_timeout_s, 0.2 s.")
+
+
+def test_a_time_out_that_is_not_ours_is_not_taken_for_a_slow_episode():
+    with Harness([ScriptedEngine(error=TimeoutError("of a socket"))]) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: ended(harness.worker, TimeoutError))
+        assert "rollout/groups_timed_out" not in harness.worker.stats()
 
 
 def test_new_settings_hold_from_the_next_episode_on():
