@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pbt_agents import plugins
 from pbt_agents.errors import ConfigError, unknown_name
 
 ADVANTAGES = ("group_standardized", "group_centered", "group_shuffled")
 """How scores of a group become advantages."""
+BOUNDS = ("ratio_max", "ratio_min")
+"""Of the trust region; an objective may have no use for them."""
 
 
 def require(holds: bool, message: str) -> None:
@@ -115,11 +118,21 @@ class ObjectiveConfig:
     """Absolute lower bound; 0 leaves the lower side open."""
 
     def __post_init__(self) -> None:
+        plugins.locate("objective", self.objective)
         require(
             self.ratio_max > 1.0,
             f"ratio_max caps policy / behaviour probability and must be above 1, got {self.ratio_max}. For no cap use float('inf').",
         )
         require(0.0 <= self.ratio_min < 1.0, f"ratio_min must lie in [0, 1), got {self.ratio_min}. 0 leaves the lower side open.")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The bounds here that this objective does not use, as its file says in IGNORES. Read without importing it, which takes torch."""
+        ignored = plugins.declared("objective", self.objective, "IGNORES", ())
+        for name in ignored:
+            if name not in BOUNDS:
+                raise unknown_name(f"bound in IGNORES of objective '{self.objective}'", name, BOUNDS)
+        return tuple(ignored)
 
 
 @dataclass(frozen=True)

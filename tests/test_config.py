@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -81,6 +83,30 @@ def test_a_dict_of_settings_is_checked_as_single_ones_are():
         AgentConfig.from_dict({"seed": 0.5})
     with pytest.raises(ConfigError, match=r"^'buffer' is a section and holds settings by name, got 3"):
         AgentConfig.from_dict({"buffer": 3})
+
+
+def test_an_objective_that_there_is_not_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"'cisppo'.*Did you mean 'cispo'"):
+        AgentConfig().with_values({"objective": "cisppo"})
+    with pytest.raises(ConfigError, match="'cispo:nonsense' asks for a variant"):
+        ObjectiveConfig("cispo:nonsense")
+
+
+def test_an_objective_ignores_what_its_file_says(tmp_path, monkeypatch):
+    assert ObjectiveConfig("cispo").ignored == ObjectiveConfig("grpo").ignored == ()
+    assert ObjectiveConfig("reinforce").ignored == ("ratio_max", "ratio_min")
+    (tmp_path / "losses_for_config").mkdir()
+    (tmp_path / "losses_for_config" / "misspelt.py").write_text("IGNORES = ('ratio_mx',)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"'ratio_mx'.*Did you mean 'ratio_max'"):
+        _ = ObjectiveConfig("losses_for_config.misspelt:OBJECTIVE").ignored
+
+
+def test_to_configure_an_objective_takes_no_torch():
+    code = (
+        "import sys; from pbt_agents.config import ObjectiveConfig; ObjectiveConfig('reinforce').ignored; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_numbers_of_numpy_become_pythons():

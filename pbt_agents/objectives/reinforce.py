@@ -34,3 +34,5 @@ def from_config(config: ObjectiveConfig) -> Objective:
 
 
 OBJECTIVE: ObjectiveFactory = from_config
+IGNORES = ("ratio_max", "ratio_min")
+"""So that nobody searches them. Written out, since it is read without importing this file; an objective that uses both has none."""
