@@ -46,6 +46,7 @@ class Trainer:
         if config.model != self.config.model:
             raise ConfigError(f"model and adapter shape are fixed for a trainer: it has {self.config.model}, asked was {config.model}.")
         self.objective = checked_objective(config)
+        self._capped = "ratio_max" not in config.objective.ignored
         settings = config.trainer
         for group in self.optimizer.param_groups:
             group["lr"] = settings.learning_rate
@@ -54,8 +55,9 @@ class Trainer:
         self.config = config
 
     def in_use(self) -> dict[str, float]:
-        """Searched values as read from what trains."""
-        return {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "ratio_max": float(self.objective.ratio_max)}
+        """Searched values as read from what trains. An objective that ignores the cap has none in use."""
+        used = {"learning_rate": float(self.optimizer.param_groups[0]["lr"])}
+        return used | {"ratio_max": float(self.objective.ratio_max)} if self._capped else used
 
     def update(self, groups: Sequence[Group]) -> UpdateReport:
         """At most one step; none when no group teaches anything or the result would not be finite."""

@@ -83,5 +83,20 @@ def test_what_is_reported_carries_no_gradient(objective: Objective):
     torch.testing.assert_close(result.ratio[MASK], (policy - behavior).detach().exp()[MASK])
 
 
-def test_the_bound_in_use_is_the_configured_one_or_none(objective: Objective):
-    assert objective.ratio_max in (CONFIG.ratio_max, math.inf)
+@pytest.mark.parametrize("name", names("objective"))
+def test_the_bound_in_use_is_the_configured_one_or_none_where_the_file_says_so(name: str):
+    config = replace(CONFIG, objective=name)
+    factory, _ = load("objective", name)
+    assert factory(config).ratio_max == (math.inf if "ratio_max" in config.ignored else 4.0)
+
+
+@pytest.mark.parametrize("name", names("objective"))
+def test_a_bound_is_ignored_exactly_where_the_file_says_so(name: str):
+    """Ratios of e^-3 to e^3 lie on both sides of either bound."""
+    factory, _ = load("objective", name)
+    policy, behavior = torch.full((2, 4), -4.0), torch.tensor([[-4.0, -1.0, -7.0, -4.0], [-7.0, -4.0, -1.0, -4.0]])
+    advantages = torch.tensor([[1.0], [-2.0]]).expand(2, 4)
+    for bound, low, high in (("ratio_max", 1.5, 4.0), ("ratio_min", 0.1, 0.9)):
+        configs = [ObjectiveConfig(name, **{bound: value}) for value in (low, high)]
+        first, second = (factory(config)(policy, behavior, advantages, MASK).loss for config in configs)
+        assert torch.equal(first, second) == (bound in configs[0].ignored)

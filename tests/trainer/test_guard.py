@@ -34,12 +34,19 @@ def test_every_objective_keeps_to_its_cap(name: str, ratio_max: float):
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (Cispo(ratio_max=5.0), "ratio_max=5.0, configured is 3.0"),
+        (Cispo(ratio_max=5.0), "ratio_max=5.0 where 3.0 was expected"),
+        (Cispo(ratio_max=math.inf), "ratio_max=inf where 3.0 was expected"),
         (SaysOneCapUsesAnother(ratio_max=3.0, used=5.0), "weighs a stale token 5, configured is at most 3"),
-        (SaysOneCapUsesAnother(ratio_max=math.inf, used=math.inf), "weighs a stale token 1627"),
+        (SaysOneCapUsesAnother(ratio_max=3.0, used=math.inf), "weighs a stale token 1627"),
     ],
 )
 def test_a_cap_that_never_reached_the_loss_is_found(objective: Objective, message: str):
     """B44: whatever the objective says of itself, its gradient is measured."""
     with pytest.raises(GuardError, match=message):
         check_cap(objective, CONFIG)
+
+
+def test_an_objective_that_says_it_ignores_the_cap_must_not_have_one():
+    """Copied from one without, and given a cap: a search over it would be refused for no reason."""
+    with pytest.raises(GuardError, match=r"ratio_max=3\.0 where inf was expected"):
+        check_cap(Cispo(ratio_max=3.0), ObjectiveConfig("reinforce", ratio_max=3.0))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError, GuardError
+from pbt_agents.plugins import names
 from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.logprobs import trained_logprobs
 from pbt_agents.trainer.lora import adapter_tensors, build_policy
@@ -253,9 +254,20 @@ def test_another_shape_of_adapter_is_refused_and_nothing_changes(make: MakeTrain
     assert trainer.in_use()["learning_rate"] == CONFIG.trainer.learning_rate
 
 
-def test_a_misspelt_objective_is_refused_before_the_model_is_loaded(make: MakeTrainer):
-    with pytest.raises(ConfigError, match="Did you mean 'cispo'"):
-        Trainer(CONFIG.with_values({"objective": "cipso"}), "no such model", 0)
+@pytest.mark.parametrize("name", names("objective"))
+def test_the_same_configuration_again_reads_back_what_was_configured(make: MakeTrainer, name: str):
+    """B44, whatever the objective: a clone, a restart and a resumed run all compare what is in use with what was asked for."""
+    trainer = make(objective=name, ratio_max=3.0)
+    trainer.apply(trainer.config)
+    assert {setting: trainer.config.value(setting) for setting in trainer.in_use()} == trainer.in_use()
+
+
+def test_an_objective_without_a_cap_has_none_in_use(make: MakeTrainer):
+    trainer = make(objective="reinforce")
+    assert trainer.in_use() == {"learning_rate": CONFIG.trainer.learning_rate}
+    assert "trainer/ratio_max" not in trainer.update(TWO_GROUPS).metrics
+    trainer.apply(CONFIG.with_values({"objective": "cispo", "ratio_max": 3.0}))
+    assert trainer.in_use()["ratio_max"] == 3.0
 
 
 def test_a_clone_has_its_donors_state_and_its_own_values(make: MakeTrainer, tmp_path: Path):
