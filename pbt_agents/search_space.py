@@ -113,6 +113,7 @@ def agent_search_space(base: AgentConfig, declared: Mapping[str, Any]) -> dict[s
         if reason:
             raise ConfigError(f"'{name}' cannot be searched: {reason}. Set it in the agent's config.")
         _check_values(base, name, domain)
+    _check_bounds(base, space, fields)
     return space
 
 
@@ -172,11 +173,29 @@ def _range(name: str, domain: Any) -> Range:
 def _check_values(base: AgentConfig, name: str, domain: Range) -> None:
     if isinstance(AgentConfig().value(name), int) and not isinstance(domain, Ladder):
         raise ConfigError(f"search space of '{name}': it is a whole number. Search it over an ordered list, e.g. [1, 2, 4, 8].")
-    for value in domain.values if isinstance(domain, Ladder) else (domain.low, domain.high):
+    for value in _ends(domain):
         try:
             base.with_values({name: value})
         except ConfigError as error:
             raise ConfigError(f"search space of '{name}' holds {value}: {error}") from error
+
+
+def _check_bounds(base: AgentConfig, space: Mapping[str, Range], fields: Mapping[tuple[str | None, str], str]) -> None:
+    """A bound is searched only if every objective that a member may have uses it."""
+    searched = fields.get(("objective", "objective"))
+    members = [base.with_values({searched: value}) for value in _ends(space[searched])] if searched else [base]
+    for objective in (member.objective for member in members):
+        for bound in objective.ignored:
+            if ("objective", bound) in fields:
+                raise ConfigError(
+                    f"'{fields['objective', bound]}' cannot be searched: objective '{objective.objective}' does not use it. "
+                    "Take it out of the search space, or choose another objective."
+                )
+
+
+def _ends(domain: Range) -> tuple[Any, ...]:
+    """Every value of a ladder, the lowest and the highest of a range."""
+    return domain.values if isinstance(domain, Ladder) else (domain.low, domain.high)
 
 
 def _is_number(value: Any) -> bool:

@@ -97,6 +97,21 @@ def test_a_field_that_was_written_as_an_integer_is_searched_over_its_range():
     assert agent_search_space(base, {"temperature": tune.uniform(0.5, 1.5)}) == {"temperature": LinearRange(0.5, 1.5)}
 
 
+@pytest.mark.parametrize("bound", ["ratio_max", "objective.ratio_min"])
+@pytest.mark.parametrize("searched", [{}, {"objective": ["cispo", "reinforce"]}], ids=["chosen", "searched"])
+def test_a_bound_that_an_objective_does_not_use_cannot_be_searched(bound, searched):
+    """Its mutations would be written down, and move nothing."""
+    base = BASE if searched else BASE.with_values({"objective": "reinforce"})
+    domain = tune.uniform(1.5, 8.0) if bound == "ratio_max" else tune.uniform(0.0, 0.9)
+    with pytest.raises(ConfigError, match=rf"'{bound}' cannot be searched: objective 'reinforce' does not use it.*Take it out"):
+        param_space(base, {**searched, bound: domain})
+
+
+def test_a_searched_list_of_objectives_names_files_that_there_are():
+    with pytest.raises(ConfigError, match=r"'objective' holds cisppo.*Did you mean 'cispo'"):
+        agent_search_space(BASE, {"objective": ["grpo", "cisppo"]})
+
+
 def test_one_setting_under_two_names_is_refused():
     with pytest.raises(ConfigError, match=r"twice: 'learning_rate' and 'trainer\.learning_rate'"):
         agent_search_space(BASE, {"learning_rate": tune.loguniform(1e-4, 1e-2), "trainer.learning_rate": tune.loguniform(1e-4, 1e-2)})
