@@ -152,8 +152,10 @@ class _FleetKeeper:
     def _watch(self) -> None:
         while time.monotonic() - self._renewed < LEASE_S:
             time.sleep(0.5)
-        self._end_engines()
-        os._exit(0)  # from this thread there is no other way out of an actor
+        try:
+            self._end_engines()
+        finally:
+            os._exit(0)  # from this thread there is no other way out of an actor
 
 
 class EngineFleet:
@@ -199,11 +201,14 @@ class EngineFleet:
             raise cause if isinstance(cause, PbtAgentsError) else EngineError(f"the engines did not start: {cause!r}") from error
 
     def _renew(self) -> None:
+        """Until closed, or the keeper is gone. One that is slow or out of reach may hear the next call, before its lease runs out."""
         while not self._closed.wait(LEASE_S / 4):
             try:
-                ray.get(self._keeper.renew.remote(), timeout=LEASE_S)
-            except ray.exceptions.RayError:
+                ray.get(self._keeper.renew.remote(), timeout=LEASE_S / 4)
+            except ray.exceptions.ActorDiedError:
                 return
+            except ray.exceptions.RayError:
+                continue
 
 
 def _cause(error: Exception) -> Exception:
