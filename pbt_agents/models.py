@@ -7,21 +7,19 @@ from pbt_agents.assets import tiny_model_path
 from pbt_agents.errors import ConfigError
 
 _NEEDED = ("config.json", "tokenizer_config.json")
+_INDEX = "model.safetensors.index.json"
 
 
 def resolve_model(name: str) -> str:
-    """The local folder of `tiny`, of a path, or of a hub id (downloaded when it is not cached).
+    """The local folder of `tiny`, of a path, or of a hub id (downloaded unless all of it is cached).
 
     Raises ConfigError naming the missing file, or why the hub could not give the model.
     """
     folder = tiny_model_path() if name == "tiny" else Path(name).expanduser()
     if not folder.is_dir():
-        folder = _from_hub(name)
-    for file in _NEEDED:
-        if not (folder / file).exists():
-            raise ConfigError(f"the model folder '{folder}' has no {file}. Save both model and tokenizer into it with save_pretrained.")
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigError(f"the model folder '{folder}' has no *.safetensors file. Save the model with save_pretrained.")
+        return str(_from_hub(name).resolve())
+    if missing := _missing(folder):
+        raise ConfigError(f"the model folder '{folder}' has no {missing}. Save both model and tokenizer into it with save_pretrained.")
     return str(folder.resolve())
 
 
@@ -40,16 +38,51 @@ def cache_bytes_per_token(folder: str, bytes_per_value: int = 4) -> int:
     return 2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * width * bytes_per_value
 
 
+def _missing(folder: Path) -> str | None:
+    """The first file that a model needs and the folder lacks: configs, and every shard of the weights that their index names."""
+    for file in (*_NEEDED, *_weights(folder)):
+        if not any(found.exists() for found in folder.glob(file)):
+            return f"{file} file" if "*" in file else file
+    return None
+
+
+def _weights(folder: Path) -> list[str]:
+    index = folder / _INDEX
+    return sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["*.safetensors"]
+
+
 def _from_hub(name: str) -> Path:
+    """The cached folder where it holds a whole model, and otherwise what the hub makes of it."""
+    cached = _cached(name)
+    if cached and not _missing(cached):
+        return cached
+    folder = _downloaded(name)
+    if missing := _missing(folder):
+        raise ConfigError(
+            f"model '{name}' is not complete: '{folder}' has no {missing}. Either the hub has none, or it could not be reached for it."
+        )
+    return folder
+
+
+def _cached(name: str) -> Path | None:
+    """What an earlier download left, of whatever files that was."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
-        pass
+        return None
+
+
+def _downloaded(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, IncompleteSnapshotError
+
     try:
         return Path(snapshot_download(name))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except IncompleteSnapshotError as error:  # without a network: what is missing need not be needed
+        return Path(error.snapshot_path)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"model '{name}' is neither a folder here nor a model the hub could give: {reason}") from error

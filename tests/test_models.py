@@ -1,9 +1,11 @@
 import json
 import shutil
+from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub._tree_cache import TreeCacheEntry, write_tree_cache
+from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 
 from pbt_agents.assets import tiny_model_path
 from pbt_agents.errors import ConfigError
@@ -19,6 +21,60 @@ def model(tmp_path):
     (folder / "tokenizer_config.json").write_text("{}")
     (folder / "model.safetensors").touch()
     return folder
+
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+INDEX = json.dumps({"metadata": {}, "weight_map": {"embed": SHARDS[0], "layer": SHARDS[0], "head": SHARDS[1]}})
+CONFIGS = {"config.json": "{}", "tokenizer_config.json": "{}"}
+SHARDED = {**CONFIGS, "model.safetensors.index.json": INDEX, **dict.fromkeys(SHARDS, "")}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Cache:
+    """A cache as huggingface_hub lays it out: a snapshot of links into blobs. Downloads are counted, and bring `on_hub`."""
+
+    def __init__(self, root: Path, on_hub: dict[str, str]) -> None:
+        self.model, self.on_hub, self.downloads = root / "models--someone--small", on_hub, 0
+        self.folder = self.model / "snapshots" / COMMIT
+
+    def add(self, files: dict[str, str]) -> None:
+        for folder in (self.model / "refs", self.model / "blobs", self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self.model / "refs" / "main").write_text(COMMIT)
+        for name, text in files.items():
+            (self.model / "blobs" / name).write_text(text)
+            (self.folder / name).unlink(missing_ok=True)
+            (self.folder / name).symlink_to(Path("../../blobs") / name)
+
+    def download(self, name: str) -> str:
+        self.downloads += 1
+        self.add(self.on_hub)
+        return str(self.folder)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The model `someone/small`, of two shards: nothing cached, all of it on the hub."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    cache, snapshot_download = Cache(tmp_path, SHARDED), huggingface_hub.snapshot_download
+
+    def served(name, local_files_only=False):
+        return snapshot_download(name, local_files_only=True) if local_files_only else cache.download(name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", served)
+    return cache
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """The same model, and no network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return Cache(tmp_path, {})
+
+
+def without(*names: str) -> dict[str, str]:
+    return {name: text for name, text in SHARDED.items() if name not in names}
 
 
 @pytest.fixture
@@ -53,25 +109,69 @@ def test_a_missing_file_is_named(model, file):
         resolve_model(str(model))
 
 
-def test_a_cached_model_is_taken_without_asking_the_network(model, hub):
+def test_a_missing_shard_is_named(model):
     """B78."""
+    (model / "model.safetensors.index.json").write_text(INDEX)
+    (model / SHARDS[0]).touch()
+    with pytest.raises(ConfigError, match=r"has no model-00002-of-00002\.safetensors\. Save both .* with save_pretrained"):
+        resolve_model(str(model))
+    (model / SHARDS[1]).touch()
+    assert resolve_model(str(model)) == str(model)
 
-    def asked(name, local_files_only):
-        assert local_files_only
-        return str(model)
 
-    hub(asked)
-    assert resolve_model("someone/small") == str(model)
+def test_what_is_not_cached_is_downloaded(cache):
+    assert resolve_model("someone/small") == str(cache.folder)
+    assert cache.downloads == 1
 
 
-def test_what_is_not_cached_is_downloaded(model, hub):
-    def asked(name, local_files_only):
-        if local_files_only:
-            raise LocalEntryNotFoundError("not here")
-        return str(model)
+@pytest.mark.parametrize("files", [SHARDED, {**CONFIGS, "model.safetensors": ""}], ids=["sharded", "whole"])
+def test_a_cached_model_is_taken_without_asking_the_network(cache, files):
+    """B78."""
+    cache.add(files)
+    assert resolve_model("someone/small") == str(cache.folder)
+    assert cache.downloads == 0
 
-    hub(asked)
-    assert resolve_model("someone/small") == str(model)
+
+@pytest.mark.parametrize(
+    "missing", [(SHARDS[1],), SHARDS, ("config.json",), ("tokenizer_config.json",), ("model.safetensors.index.json", *SHARDS)]
+)
+def test_a_partly_cached_model_is_completed(cache, missing):
+    """B78: as after loading the tokenizer alone, or an interrupted download."""
+    cache.add(without(*missing))
+    assert resolve_model("someone/small") == str(cache.folder)
+    assert cache.downloads == 1
+
+
+def test_a_link_to_a_blob_that_is_gone_is_no_file(cache):
+    cache.add(SHARDED)
+    (cache.model / "blobs" / SHARDS[0]).unlink()
+    assert resolve_model("someone/small") == str(cache.folder)
+    assert cache.downloads == 1
+
+
+def test_a_model_without_safetensors_on_the_hub_is_refused_with_the_file(cache):
+    """Nobody can save_pretrained into the hub's cache."""
+    cache.on_hub = {**CONFIGS, "pytorch_model.bin": ""}
+    with pytest.raises(
+        ConfigError, match=r"^model 'someone/small' is not complete: .* has no \*\.safetensors file\. Either the hub"
+    ) as caught:
+        resolve_model("someone/small")
+    assert "save_pretrained" not in str(caught.value)
+
+
+def test_a_partly_cached_model_without_a_network_is_refused_with_the_file(offline):
+    offline.add(without(SHARDS[1]))
+    with pytest.raises(ConfigError, match=r"^model 'someone/small' is not complete: .* has no model-00002-of-00002\.safetensors\."):
+        resolve_model("someone/small")
+
+
+def test_a_cached_model_is_taken_without_a_network_though_the_hub_has_files_more(offline):
+    """As after a download of what is needed only: huggingface_hub then knows of the others, and calls it incomplete."""
+    offline.add(SHARDED)
+    write_tree_cache(str(offline.model), COMMIT, {name: TreeCacheEntry(1, "0" * 40, None, None, None) for name in (*SHARDED, "model.onnx")})
+    with pytest.raises(IncompleteSnapshotError):
+        huggingface_hub.snapshot_download("someone/small", local_files_only=True)
+    assert resolve_model("someone/small") == str(offline.folder)
 
 
 def test_why_the_hub_could_not_give_a_model_is_told_in_one_line(hub):
