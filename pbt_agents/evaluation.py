@@ -3,6 +3,7 @@
 Which adapters, and what is said about them, is the caller's. Fitness during a run is the ring's.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.environment import environment_maker
-from pbt_agents.errors import EpisodeError
 from pbt_agents.ring import fitness
 from pbt_agents.rollout.fleet import FleetInfo, agent_names
 from pbt_agents.rollout.renderer import load_renderer
@@ -21,6 +21,8 @@ from pbt_agents.sync.adapter_sync import AdapterPublisher
 from pbt_agents.trainer.lora import adapter_scale, build_policy, read_adapter
 from pbt_agents.types import PolicyId, Split
 
+logger = logging.getLogger(__name__)
+
 _GUEST_LINEAGE = 1 << 40
 """Above any that an agent reaches, so that engines take a finished adapter into a slot an agent has used."""
 _SPLIT_STREAMS: dict[Split, int] = {"train": 10, "validation": 11, "test": 12}
@@ -28,16 +30,19 @@ _SPLIT_STREAMS: dict[Split, int] = {"train": 10, "validation": 11, "test": 12}
 
 @dataclass(frozen=True)
 class Scores:
-    """Mean score and its standard error over `episodes` tasks, sampled at temperature 1 and greedy."""
+    """Mean score and its standard error over `episodes` tasks, sampled at temperature 1 and greedy; NaN when most have no verdict."""
 
     episodes: int
     sampled: float
     sampled_se: float
     greedy: float
     greedy_se: float
+    lost: int
+    """Episodes without verdict, sampled and greedy together; they are in no mean."""
 
     def __str__(self) -> str:
-        return f"sampled {self.sampled:.3f} ±{self.sampled_se:.3f}, greedy {self.greedy:.3f} ±{self.greedy_se:.3f}"
+        lost = f", {self.lost} of {2 * self.episodes} episodes lost" if self.lost else ""
+        return f"sampled {self.sampled:.3f} ±{self.sampled_se:.3f}, greedy {self.greedy:.3f} ±{self.greedy_se:.3f}{lost}"
 
 
 class Evaluator:
@@ -64,14 +69,18 @@ class Evaluator:
         return self._score(None, split, episodes)
 
     def adapter(self, folder: Path, split: Split, episodes: int) -> Scores:
-        """An adapter in PEFT's format. Raises EngineError when it is not finite, ConfigError when it does not fit the base."""
+        """An adapter in PEFT's format.
+
+        Raises GuardError when it is not finite or has no place in the engines, EngineError when one of them refuses it, ConfigError
+        when it does not fit the base.
+        """
         self._publish(folder)
         return self._score(self._agent, split, episodes)
 
     def sampled(self, folder: Path, split: Split, episodes: int) -> float:
-        """Only the sampled score of an adapter, for half the episodes."""
+        """Only the sampled score of an adapter, for half the episodes. Raises what `adapter` does."""
         self._publish(folder)
-        return self._mean(self._agent, split, self._tasks(split, episodes), 1.0)[0]
+        return self._fitness(self._agent, split, self._tasks(split, episodes), 1.0)["fitness"]
 
     def _publish(self, folder: Path) -> None:
         self._published += 1
@@ -80,16 +89,18 @@ class Evaluator:
 
     def _score(self, agent: str | None, split: Split, episodes: int) -> Scores:
         tasks = self._tasks(split, episodes)
-        return Scores(episodes, *self._mean(agent, split, tasks, 1.0), *self._mean(agent, split, tasks, 0.0))
+        sampled, greedy = (self._fitness(agent, split, tasks, temperature) for temperature in (1.0, 0.0))
+        lost = int(sampled["evaluation_lost"] + greedy["evaluation_lost"])
+        return Scores(episodes, sampled["fitness"], sampled["fitness_se"], greedy["fitness"], greedy["fitness_se"], lost)
 
     def _tasks(self, split: Split, episodes: int) -> list[int]:
         return np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
 
-    def _mean(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> tuple[float, float]:
+    def _fitness(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> dict[str, float]:
         make = environment_maker(self._config.environment, split)
         trajectories = self._worker.evaluate(tasks, make, temperature, agent)
         assert trajectories is not None, "nobody asks it to stop"
-        if None in trajectories:
-            raise EpisodeError(f"{trajectories.count(None)} of {len(tasks)} evaluation episodes were lost: {self._worker.last_abort}")
-        scored = fitness(np.array([trajectory.score for trajectory in trajectories if trajectory is not None]))
-        return scored["fitness"], scored["fitness_se"]
+        if None in trajectories:  # a lost episode is data: it has no verdict
+            lost, last = trajectories.count(None), self._worker.last_abort
+            logger.warning("%d of %d evaluation episodes were lost, the last to: %s", lost, len(tasks), last)
+        return fitness(np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories]))

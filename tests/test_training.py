@@ -34,10 +34,10 @@ class ToldEvaluator:
 
     def adapter(self, folder, split, episodes):
         assert split == "test"
-        return Scores(episodes, self.sampled(folder, "validation", episodes), 0.0, 0.0, 0.0)
+        return Scores(episodes, self.sampled(folder, "validation", episodes), 0.0, 0.0, 0.0, 0)
 
     def base(self, split, episodes):
-        return Scores(episodes, 0.1, 0.0, 0.0, 0.0)
+        return Scores(episodes, 0.1, 0.0, 0.0, 0.0, 0)
 
 
 @pytest.fixture
