@@ -3,13 +3,14 @@
 Owns the order of things and the files that a run leaves. How a population trains is tuning.py's.
 """
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.errors import PbtAgentsError
+from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgentsError
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
@@ -26,9 +27,9 @@ class Outcome:
     """What one population came to."""
 
     best: Member | None
-    """By validation after the run; None when no member saved an adapter."""
+    """By validation after the run; None when no member saved an adapter that has a score."""
     validation: Mapping[str, float]
-    """Sampled score after the run of every member that saved an adapter, all on the same validation tasks."""
+    """Sampled score after the run of every member that saved an adapter, all on the same validation tasks. NaN where there is none."""
     scores: Scores | None
     """Of the best on the test split."""
     base: Scores
@@ -46,8 +47,8 @@ class Outcome:
 def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256) -> Outcome | None:
     """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
 
-    None when a signal interrupted the training. Ray must be running. Writes `best/` (PEFT format) and `results.json` into `out`.
-    Raises PbtAgentsError when every member failed.
+    None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) as soon as the
+    best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
     cpus_per_member(spec, cores())  # refuses what does not fit before the engines start
     print("starting the engines", flush=True)
@@ -65,14 +66,15 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
         print("scoring the members on fresh tasks", flush=True)
         with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
             # Last fitness is noise and, among many members, luck: all are scored anew.
-            saved = {member.name: member for member in run.members if member.checkpoint is not None}
-            validation = {name: evaluator.sampled(_adapter(member), "validation", episodes) for name, member in saved.items()}
-            best = saved[max(validation, key=validation.__getitem__)] if saved else None
+            validation = {member.name: _validate(evaluator, member, episodes) for member in run.members if member.checkpoint}
+            best = _best(run.members, validation)
+            if best:
+                _write_best(best, out)
             scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
             outcome = Outcome(best, validation, scores, evaluator.base("test", episodes), run, (before, after))
     finally:
         fleet.end()
-    _write(outcome, out)
+    _write_results(outcome, out)
     return outcome
 
 
@@ -102,19 +104,44 @@ def _adapter(member: Member) -> Path:
     return member.checkpoint / "trainer"
 
 
-def _write(outcome: Outcome, out: Path) -> None:
-    if outcome.best:
-        shutil.rmtree(out / BEST, ignore_errors=True)
-        (out / BEST).mkdir()
-        for file in _ADAPTER_FILES:
-            shutil.copy2(_adapter(outcome.best) / file, out / BEST / file)
+def _validate(evaluator: Evaluator, member: Member, episodes: int) -> float:
+    """NaN for an adapter that engines do not take, since its training diverged: the others are scored all the same."""
+    try:
+        return evaluator.sampled(_adapter(member), "validation", episodes)
+    except EngineDiedError:
+        raise
+    except (EngineError, GuardError) as error:
+        print(f"{member.name} has no score: {error}", flush=True)
+        return math.nan
+
+
+def _best(members: Iterable[Member], validation: Mapping[str, float]) -> Member | None:
+    scored = [member for member in members if math.isfinite(validation.get(member.name, math.nan))]
+    return max(scored, key=lambda member: validation[member.name], default=None)
+
+
+def _write_best(best: Member, out: Path) -> None:
+    aside = out / f".{BEST}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for file in _ADAPTER_FILES:
+        shutil.copy2(_adapter(best) / file, aside / file)
+    shutil.rmtree(out / BEST, ignore_errors=True)
+    aside.rename(out / BEST)
+
+
+def _write_results(outcome: Outcome, out: Path) -> None:
     clones = list(outcome.run.lineage.clones.values())
     content: dict[str, Any] = {
         "best": outcome.best and outcome.best.name,
         "scores": outcome.scores and asdict(outcome.scores),
         "base": asdict(outcome.base),
         "members": {
-            member.name: {"metrics": member.metrics, "validation": outcome.validation.get(member.name), "error": member.error}
+            member.name: {
+                "metrics": member.metrics,
+                "validation": outcome.validation.get(member.name),
+                "error": member.error,
+            }
             for member in outcome.run.members
         },
         "clones": len(clones),

@@ -7,17 +7,22 @@ import pytest
 
 from pbt_agents import training
 from pbt_agents.config import AgentConfig
-from pbt_agents.errors import ConfigError, PbtAgentsError
+from pbt_agents.errors import ConfigError, EngineDiedError, EngineError, GuardError, PbtAgentsError
 from pbt_agents.evaluation import Scores
 from pbt_agents.population import PopulationSpec
 from pbt_agents.resources import Usage
 from pbt_agents.tuning import Member, PopulationRun
 
 SPEC = PopulationSpec(AgentConfig().with_values({"slots": 2, "learning_rate": 2e-3}), {"learning_rate": [1e-3, 1e-2]}, 2)
+REFUSALS = {
+    "refused": EngineError("it is not what was announced"),
+    "not finite": GuardError("it is not finite"),
+    "engine died": EngineDiedError("no answer"),
+}
 
 
 class ToldEvaluator:
-    """An adapter's file holds its score."""
+    """An adapter's file holds its score, or the name of the error that it meets."""
 
     def __init__(self, *_):
         pass
@@ -30,7 +35,10 @@ class ToldEvaluator:
 
     def sampled(self, folder, split, episodes):
         assert split == "validation"
-        return float((folder / "adapter_model.safetensors").read_text())
+        told = (folder / "adapter_model.safetensors").read_text()
+        if told in REFUSALS:
+            raise REFUSALS[told]
+        return float(told)
 
     def adapter(self, folder, split, episodes):
         assert split == "test"
@@ -96,6 +104,50 @@ def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, populati
     assert [results["members"][name]["validation"] for name in ("agent0", "agent1", "agent2")] == [0.3, 0.7, None]
     assert results["engines"] == {"start": [{"pid": 7.0}], "end": [{"pid": 7.0}]}
     assert outcome.engine_pids == ([7], [7])
+    assert fleets[0].ended
+
+
+@pytest.mark.parametrize("score", ["nan", "refused", "not finite"])
+def test_a_member_without_a_score_is_never_the_best_and_the_others_are_scored(tmp_path, fleets, population, score):
+    """B47: it comes first, where max() would keep a NaN."""
+    population(member(tmp_path, "agent0", score), member(tmp_path, "agent1", 0.2), member(tmp_path, "agent2", 0.6))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    assert outcome.best.name == "agent2"
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [results["members"][name]["validation"] for name in ("agent0", "agent1", "agent2")] == ["nan", 0.2, 0.6]
+
+
+def test_why_a_member_has_no_score_is_said(tmp_path, fleets, population, capsys):
+    population(member(tmp_path, "agent0", "not finite"), member(tmp_path, "agent1", 0.2))
+    training.train(SPEC, tmp_path, episodes=8)
+    assert "agent0 has no score: it is not finite\n" in capsys.readouterr().out
+
+
+def test_where_no_member_has_a_score_there_is_no_best_and_the_base_is_scored(tmp_path, fleets, population):
+    """B47."""
+    population(member(tmp_path, "agent0", "nan"), member(tmp_path, "agent1", "refused"), member(tmp_path, "agent2"))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    assert (outcome.best, outcome.scores, outcome.base.sampled) == (None, None, 0.1)
+    assert json.loads((tmp_path / "results.json").read_text())["best"] is None
+    assert not (tmp_path / "best").exists()
+
+
+def test_a_dead_engine_is_not_taken_for_a_member_without_a_score(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", "engine died"), member(tmp_path, "agent1", 0.2))
+    with pytest.raises(EngineDiedError):
+        training.train(SPEC, tmp_path, episodes=8)
+    assert fleets[0].ended
+
+
+def test_an_interruption_while_the_test_tasks_are_played_leaves_the_adapter(tmp_path, fleets, population, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ToldEvaluator, "adapter", interrupt)
+    population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7))
+    with pytest.raises(KeyboardInterrupt):
+        training.train(SPEC, tmp_path, episodes=8)
+    assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.7"
     assert fleets[0].ended
 
 
