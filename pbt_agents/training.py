@@ -14,9 +14,13 @@ from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgent
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
+from pbt_agents.pipeline import slot_of
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import cores
-from pbt_agents.tuning import Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
+from pbt_agents.rollout.fleet import agent_names
+from pbt_agents.scheduling.lineage import write_schedule
+from pbt_agents.scheduling.scheduler import SCHEDULE
+from pbt_agents.tuning import EXPERIMENT, Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -47,8 +51,8 @@ class Outcome:
 def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256) -> Outcome | None:
     """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
 
-    None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) as soon as the
-    best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
+    None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) and the schedule that
+    made it as soon as the best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
     cpus_per_member(spec, cores())  # refuses what does not fit before the engines start
     print("starting the engines", flush=True)
@@ -69,7 +73,7 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
             validation = {member.name: _validate(evaluator, member, episodes) for member in run.members if member.checkpoint}
             best = _best(run.members, validation)
             if best:
-                _write_best(best, out)
+                _write_best(best, validation[best.name], run, out)
             scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
             outcome = Outcome(best, validation, scores, evaluator.base("test", episodes), run, (before, after))
     finally:
@@ -120,7 +124,8 @@ def _best(members: Iterable[Member], validation: Mapping[str, float]) -> Member 
     return max(scored, key=lambda member: validation[member.name], default=None)
 
 
-def _write_best(best: Member, out: Path) -> None:
+def _write_best(best: Member, score: float, run: PopulationRun, out: Path) -> None:
+    """Adapter and schedule. The population has left the schedule of its last fitness, which may be another member's."""
     aside = out / f".{BEST}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -128,16 +133,23 @@ def _write_best(best: Member, out: Path) -> None:
         shutil.copy2(_adapter(best) / file, aside / file)
     shutil.rmtree(out / BEST, ignore_errors=True)
     aside.rename(out / BEST)
+    write_schedule(run.lineage, out / EXPERIMENT / SCHEDULE, _trials(run)[best.name], score, step_unit="version")
+
+
+def _trials(run: PopulationRun) -> dict[str, str]:
+    """Of each member Tune's trial id, by which lineage and schedule know it."""
+    return {agent_names(slot_of(trial) + 1)[-1]: trial for trial in run.lineage.members}
 
 
 def _write_results(outcome: Outcome, out: Path) -> None:
-    clones = list(outcome.run.lineage.clones.values())
+    clones, trials = list(outcome.run.lineage.clones.values()), _trials(outcome.run)
     content: dict[str, Any] = {
         "best": outcome.best and outcome.best.name,
         "scores": outcome.scores and asdict(outcome.scores),
         "base": asdict(outcome.base),
         "members": {
             member.name: {
+                "trial": trials[member.name],
                 "metrics": member.metrics,
                 "validation": outcome.validation.get(member.name),
                 "error": member.error,

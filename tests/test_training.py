@@ -11,6 +11,7 @@ from pbt_agents.errors import ConfigError, EngineDiedError, EngineError, GuardEr
 from pbt_agents.evaluation import Scores
 from pbt_agents.population import PopulationSpec
 from pbt_agents.resources import Usage
+from pbt_agents.scheduling.lineage import CloneEvent, Lineage, write_schedule
 from pbt_agents.tuning import Member, PopulationRun
 
 SPEC = PopulationSpec(AgentConfig().with_values({"slots": 2, "learning_rate": 2e-3}), {"learning_rate": [1e-3, 1e-2]}, 2)
@@ -69,19 +70,36 @@ def fleets(monkeypatch):
 
 @pytest.fixture
 def population(monkeypatch):
-    """Population runs that come to these members; whether each was a resumed one."""
+    """Population runs that come to these members; whether each was a resumed one. The first member's last fitness was the highest."""
     resumed = []
 
-    def comes_to(*members, interrupted=False):
+    def comes_to(*members, interrupted=False, clones=()):
         def run(spec, out, fleet, resume):
             resumed.append(resume)
-            lineage = SimpleNamespace(clones={})
+            lineage = lineage_of(out / "population", members, clones)
+            write_schedule(lineage, out / "population" / "schedule.json", trial_of(members[0].name), 0.9, "version")
             return PopulationRun(members, lineage, Usage(10.0, 20.0, 3 << 30), interrupted)
 
         monkeypatch.setattr(training, "run_population", run)
         return resumed
 
     return comes_to
+
+
+def trial_of(name):
+    return f"9f3a1_{int(name[-1]):05d}"
+
+
+def lineage_of(folder, members, clones):
+    """Each member begins at the rate that its number says; the clones are (parent, child, step, rate)."""
+    lineage = Lineage(folder / "lineage.jsonl")
+    for member in members:
+        lineage.add_member(trial_of(member.name), {"learning_rate": float(member.name[-1])})
+    for number, (parent, child, step, rate) in enumerate(clones):
+        before, after = {"learning_rate": float(child[-1])}, {"learning_rate": rate}
+        event = CloneEvent(number, 0.0, trial_of(parent), trial_of(child), "", step, step, before, before, after, 0.1, 0.2)
+        lineage.add_clone(event)
+    return lineage
 
 
 def member(folder, name, score=None, error=None):
@@ -105,6 +123,28 @@ def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, populati
     assert results["engines"] == {"start": [{"pid": 7.0}], "end": [{"pid": 7.0}]}
     assert outcome.engine_pids == ([7], [7])
     assert fleets[0].ended
+
+
+def test_the_schedule_that_a_run_leaves_is_that_of_the_adapter_it_leaves(tmp_path, fleets, population):
+    """B54: by the last fitness it would be agent0's."""
+    members = [member(tmp_path, f"agent{number}", score) for number, score in enumerate((0.3, 0.7, 0.5))]
+    population(*members, clones=[("agent2", "agent1", 10, 8.0)])
+    training.train(SPEC, tmp_path, episodes=8)
+    results = json.loads((tmp_path / "results.json").read_text())
+    schedule = json.loads((tmp_path / "population" / "schedule.json").read_text())
+    assert schedule["winner"] == results["members"][results["best"]]["trial"] == "9f3a1_00001"
+    assert (schedule["score"], schedule["step_unit"]) == (0.7, "version")
+    assert [(segment["step"], segment["values"]["learning_rate"]) for segment in schedule["segments"]] == [(0, 2.0), (10, 8.0)]
+
+
+def test_each_member_in_the_results_has_the_name_that_the_lineage_gives_it(tmp_path, fleets, population):
+    members = [member(tmp_path, f"agent{number}", 0.3) for number in (2, 0, 1)]
+    population(*members)
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    results = json.loads((tmp_path / "results.json").read_text())
+    trials = {name: content["trial"] for name, content in results["members"].items()}
+    assert trials == {"agent0": "9f3a1_00000", "agent1": "9f3a1_00001", "agent2": "9f3a1_00002"}
+    assert set(trials.values()) == set(outcome.run.lineage.members)
 
 
 @pytest.mark.parametrize("score", ["nan", "refused", "not finite"])
@@ -139,7 +179,7 @@ def test_a_dead_engine_is_not_taken_for_a_member_without_a_score(tmp_path, fleet
     assert fleets[0].ended
 
 
-def test_an_interruption_while_the_test_tasks_are_played_leaves_the_adapter(tmp_path, fleets, population, monkeypatch):
+def test_an_interruption_while_the_test_tasks_are_played_leaves_the_adapter_and_its_schedule(tmp_path, fleets, population, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -148,6 +188,7 @@ def test_an_interruption_while_the_test_tasks_are_played_leaves_the_adapter(tmp_
     with pytest.raises(KeyboardInterrupt):
         training.train(SPEC, tmp_path, episodes=8)
     assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.7"
+    assert json.loads((tmp_path / "population" / "schedule.json").read_text())["winner"] == "9f3a1_00001"
     assert fleets[0].ended
 
 
