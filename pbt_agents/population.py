@@ -50,6 +50,8 @@ class PopulationSpec:
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"size must be at least 1, got {self.size}. A population of 1 trains one agent.")
+        slots = self.agent.fleet.slots
+        require(self.size <= slots, f"size is {self.size}, but the fleet has slots for {slots}. Raise slots, or take of_size({self.size}).")
         require(
             self.initial is None or len(self.initial) == self.size,
             f"initial must hold the values of all {self.size} members, got {len(self.initial or ())}.",
@@ -59,6 +61,9 @@ class PopulationSpec:
         require(self.perturbation_updates >= 1, f"perturbation_updates must be at least 1, got {self.perturbation_updates}.")
 
     def of_size(self, size: int) -> "PopulationSpec":
-        """The same search with another number of members, and a fleet that has a slot for each."""
+        """The same search with another number of members, and a fleet that has a slot for each.
+
+        First values that were given are for the members there were: other members draw theirs.
+        """
         agent = replace(self.agent, fleet=replace(self.agent.fleet, slots=max(size, 1)))
-        return replace(self, size=size, agent=agent)
+        return replace(self, size=size, agent=agent, initial=self.initial if size == self.size else None)

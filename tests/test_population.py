@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pbt_agents.config import AgentConfig
@@ -44,8 +46,21 @@ def test_a_population_of_another_size_has_a_slot_for_each_member_and_is_the_same
         small.of_size(0)
 
 
+def test_first_values_are_kept_for_as_many_members_and_dropped_for_others():
+    first = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
+    spec = PopulationSpec(search_space={"learning_rate": [1e-3, 1e-2]}, size=2, initial=first)
+    assert spec.of_size(2).initial == first
+    assert spec.of_size(1).initial is None
+    assert spec.of_size(3).initial is None
+
+
+def test_more_members_than_slots_are_refused_before_they_fail_one_by_one():
+    with pytest.raises(ConfigError, match=r"^size is 8, but the fleet has slots for 4\..*of_size\(8\)"):
+        replace(PopulationSpec(), size=8)
+    assert PopulationSpec(AgentConfig().with_values({"slots": 8}), size=4).agent.fleet.slots == 8
+
+
 @pytest.mark.parametrize("name", names("population"))
-def test_a_recipe_searches_settings_that_an_agent_has_and_fits_its_own_fleet(name):
+def test_a_recipe_searches_settings_that_an_agent_has(name):
     recipe, _ = load("population", name)
     agent_search_space(recipe.agent, recipe.search_space)
-    assert recipe.agent.fleet.slots >= recipe.size
