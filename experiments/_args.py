@@ -13,7 +13,7 @@ import inspect
 import sys
 import textwrap
 import types
-from argparse import ArgumentParser, BooleanOptionalAction, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,17 +25,23 @@ ArgsT = TypeVar("ArgsT", bound="DataclassInstance")
 
 
 def parse(kind: type[ArgsT], argv: Sequence[str] | None = None) -> ArgsT:
-    """An instance from the command line. A field without a default is a flag that must be given."""
+    """An instance from the command line. A field without a default is a flag that must be given.
+
+    Of a flag that is given twice the last one holds; where it takes several values, they add up.
+    """
     parser = ArgumentParser(
-        description=sys.modules[kind.__module__].__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+        description=sys.modules[kind.__module__].__doc__,
+        formatter_class=RawDescriptionHelpFormatter,
+        argument_default=SUPPRESS,  # the dataclass has its own
+        allow_abbrev=False,
     )
     types_of, sentences = get_type_hints(kind), field_sentences(kind)
     for field in fields(kind):
         default = _default(field)
-        options: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
         text = sentences.get(field.name, "").replace("%", "%%")
         shown = text if default is MISSING else f"{text} [{default}]"
-        parser.add_argument(f"--{field.name.replace('_', '-')}", help=shown.strip(), **options, **_reading(types_of[field.name]))
+        flag, required = f"--{field.name.replace('_', '-')}", default is MISSING
+        parser.add_argument(flag, help=shown.strip(), required=required, **_reading(types_of[field.name]))
     given = vars(parser.parse_args(argv))
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
@@ -63,5 +69,5 @@ def _reading(hint: Any) -> dict[str, Any]:
     if origin is Literal:
         return {"choices": inner, "type": type(inner[0])}
     if origin is tuple:
-        return {"nargs": "*", "type": inner[0]}
+        return {"nargs": "*", "type": inner[0], "action": "extend"}
     return {"action": BooleanOptionalAction} if hint is bool else {"type": hint}

@@ -30,6 +30,15 @@ def test_a_default_stays_where_no_flag_is_given():
     assert parse(Args, ["--out", "x"]) == Args(Path("x"))
 
 
+def test_several_values_add_up_and_of_single_ones_the_last_holds():
+    given = ["--out", "x", "--seeds", "3", "4", "--population", "2", "--seeds", "5", "--population", "8"]
+    assert parse(Args, given) == Args(Path("x"), population=8, seeds=(3, 4, 5))
+
+
+def test_a_flag_of_several_values_may_have_none():
+    assert parse(Args, ["--out", "x", "--seeds"]).seeds == ()
+
+
 def test_a_boolean_flag_can_be_switched_off():
     assert parse(Args, ["--out", "x", "--no-compare"]).compare is False
 
