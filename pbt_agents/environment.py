@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pbt_agents import plugins
 from pbt_agents.config import EnvironmentConfig
+from pbt_agents.errors import ConfigError
 from pbt_agents.types import Split
 
 
@@ -48,8 +49,13 @@ class EnvironmentFactory(Protocol):
 
 
 def environment_maker(config: EnvironmentConfig, split: Split) -> Callable[[], Environment]:
-    """Makes fresh environments of one split. Raises ConfigError for an unknown id, variant or option, here and at once."""
+    """Makes fresh environments of one split. Raises ConfigError for what cannot be made, such as an unknown variant, here and at once."""
     factory, variant = plugins.load("environment", config.id)
     make = partial(factory, variant, split, **config.options)
-    make()
+    try:
+        make()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment '{config.id}' with options {dict(config.options)} cannot be made: {error!r}.") from error
     return make

@@ -12,6 +12,8 @@ from pbt_agents.errors import ConfigError
         (EnvironmentConfig("sudoku:enormous"), "enormous"),
         (EnvironmentConfig("sudoku:tiny", {"colour": "red"}), "colour"),
         (EnvironmentConfig("no_such_package.maze:MAZE"), "no_such_package"),
+        (EnvironmentConfig("decimal.py:Decimal"), "decimal.py"),
+        (EnvironmentConfig("os.path:join", {"side": 3}), r"'os.path:join' with options {'side': 3} cannot be made: TypeError"),
     ],
 )
 def test_what_an_environment_cannot_be_is_refused_before_anything_is_played(config, told):

@@ -162,7 +162,7 @@ class EngineFleet:
     """One holder's handle on the fleet of a run. The first holder creates it; each renews its lease while it lives."""
 
     def __init__(self, name: str, model_path: str, config: AgentConfig) -> None:
-        keeper = ray.remote(num_cpus=0, max_concurrency=16)(_FleetKeeper)
+        keeper = ray.remote(num_cpus=0, max_concurrency=64)(_FleetKeeper)
         options: dict[str, Any] = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
         options["scheduling_strategy"] = _OUTSIDE
         self._keeper: Any = keeper.options(**options).remote(model_path, config)

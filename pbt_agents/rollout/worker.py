@@ -23,7 +23,7 @@ from pbt_agents.environment import Environment
 from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError, NoExperienceError
 from pbt_agents.rollout.episode import Limits, play
 from pbt_agents.rollout.renderer import ChatRenderer
-from pbt_agents.types import Group, Trajectory
+from pbt_agents.types import Group, Trajectory, group_prefix
 
 Value = TypeVar("Value")
 _IDLE_S = 0.005
@@ -153,7 +153,7 @@ class RolloutWorker:
 
     async def _start(self, lineage: int, seeds: np.random.Generator) -> None:
         self._lost_groups = 0
-        self._names = (f"{self._task.agent}.{lineage}.{number}" for number in itertools.count())
+        self._names = (f"{group_prefix(self._task.agent, lineage)}{number}" for number in itertools.count())
         self._seeds = seeds
 
     async def _stop(self) -> None:
