@@ -82,17 +82,22 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     return outcome
 
 
+def comparison(spec: PopulationSpec) -> dict[str, PopulationSpec]:
+    """A population's rivals: the same members with no copying, and one default agent. Raises ConfigError when one cannot be made."""
+    default = {name: spec.agent.value(name) for name in spec.search_space}
+    return {
+        "independent": replace(spec, exploit=False),
+        "default": replace(spec.of_size(1), exploit=False, initial=(default,)),
+    }
+
+
 def compare(spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = False, episodes: int = 256) -> dict[str, Outcome | None]:
-    """What the same CPU seconds come to without a population: the same members with no copying, and one default agent.
+    """What the same CPU seconds come to without a population.
 
     After an interrupted one, None, there is no other.
     """
     budget = Budget(cpu_seconds=outcome.run.usage.cpu_s)
-    default = {name: spec.agent.value(name) for name in spec.search_space}
-    arms = {
-        "independent": replace(spec, exploit=False, budget=budget),
-        "default": replace(spec.of_size(1), exploit=False, budget=budget, initial=(default,)),
-    }
+    arms = {name: replace(arm, budget=budget) for name, arm in comparison(spec).items()}
     results: dict[str, Outcome | None] = {}
     for name, arm in arms.items():
         print(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds", flush=True)

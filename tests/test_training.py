@@ -1,6 +1,7 @@
 """The order of a whole run, around a population and engines that do as they are told."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -237,6 +238,14 @@ def test_a_comparison_gives_each_arm_the_cpu_seconds_of_the_population(tmp_path,
     assert (default.size, default.exploit, default.initial) == (1, False, ({"learning_rate": 2e-3},))
     assert (tmp_path / "default" / "results.json").exists()
     assert resumed == [False, False, False]
+
+
+def test_the_rivals_of_a_population_are_made_without_training_it_whatever_values_its_members_begin_with(fleets):
+    spec = replace(SPEC, initial=({"learning_rate": 1e-3}, {"learning_rate": 5e-3}))
+    independent, default = training.comparison(spec).values()
+    assert independent == replace(spec, exploit=False)
+    assert (default.size, default.agent.fleet.slots, default.exploit, default.initial) == (1, 1, False, ({"learning_rate": 2e-3},))
+    assert fleets == []
 
 
 def test_an_interrupted_comparison_begins_no_other_arm_and_is_gone_on_with(tmp_path, fleets, population):
