@@ -14,13 +14,11 @@ from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgent
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
-from pbt_agents.pipeline import slot_of
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import cores
-from pbt_agents.rollout.fleet import agent_names
 from pbt_agents.scheduling.lineage import write_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
-from pbt_agents.tuning import EXPERIMENT, Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
+from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -138,23 +136,18 @@ def _write_best(best: Member, score: float, run: PopulationRun, out: Path) -> No
         shutil.copy2(_adapter(best) / file, aside / file)
     shutil.rmtree(out / BEST, ignore_errors=True)
     aside.rename(out / BEST)
-    write_schedule(run.lineage, out / EXPERIMENT / SCHEDULE, _trials(run)[best.name], score, step_unit="version")
-
-
-def _trials(run: PopulationRun) -> dict[str, str]:
-    """Of each member Tune's trial id, by which lineage and schedule know it."""
-    return {agent_names(slot_of(trial) + 1)[-1]: trial for trial in run.lineage.members}
+    write_schedule(run.lineage, out / EXPERIMENT / SCHEDULE, best.trial, score, step_unit=STEP)
 
 
 def _write_results(outcome: Outcome, out: Path) -> None:
-    clones, trials = list(outcome.run.lineage.clones.values()), _trials(outcome.run)
+    clones = list(outcome.run.lineage.clones.values())
     content: dict[str, Any] = {
         "best": outcome.best and outcome.best.name,
         "scores": outcome.scores and asdict(outcome.scores),
         "base": asdict(outcome.base),
         "members": {
             member.name: {
-                "trial": trials[member.name],
+                "trial": member.trial,
                 "metrics": member.metrics,
                 "validation": outcome.validation.get(member.name),
                 "error": member.error,

@@ -38,6 +38,8 @@ from pbt_agents.stop_sign import StopSign
 
 EXPERIMENT, USAGE = "population", "usage.json"
 """In the run's directory: Tune's folder, and what was used so far."""
+STEP = "version"
+"""What intervals and schedules count: optimizer steps along the line of descent."""
 _COMPLETE = "complete"
 """In Tune's folder, once the budget is used up."""
 
@@ -47,6 +49,8 @@ class Member:
     """One member at the end of a run."""
 
     name: str
+    trial: str
+    """Tune's id, by which lineage and schedule know it."""
     metrics: Mapping[str, Any]
     """Of its last result."""
     checkpoint: Path | None
@@ -72,7 +76,7 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
         spec.search_space,
         metric="fitness",
         mode="max",
-        time_attr="version",
+        time_attr=STEP,
         perturbation_interval=spec.perturbation_updates,
         selection=Truncation(spec.quantile_fraction if spec.exploit else 0.0),
         explore=Perturbation(resample_probability=spec.resample_probability),
@@ -185,4 +189,4 @@ def _parent(scheduler: InPlacePBT, member: str) -> str | None:
 
 def _member(trial: Any) -> Member:
     checkpoint = Path(trial.checkpoint.path) if trial.checkpoint else None
-    return Member(member_name(trial), dict(trial.last_result), checkpoint, trial.error_file)
+    return Member(member_name(trial), trial.trial_id, dict(trial.last_result), checkpoint, trial.error_file)

@@ -109,7 +109,7 @@ def member(folder, name, score=None, error=None):
         (folder / name / "trainer").mkdir(parents=True)
         for file in ("adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"):
             (folder / name / "trainer" / file).write_text(str(score))
-    return Member(name, {"fitness": float("nan")}, folder / name if score is not None else None, error)
+    return Member(name, trial_of(name), {"fitness": float("nan")}, folder / name if score is not None else None, error)
 
 
 def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, population):
