@@ -5,6 +5,7 @@ python experiments/sudoku_pbt.py --population 4
 
 import ast
 import gc
+import math
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from _args import parse
 
-from pbt_agents.config import require
+from pbt_agents.config import ObjectiveConfig, field_path, require
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
 from pbt_agents.models import check_context, resolve_model
@@ -45,7 +46,7 @@ class Args:
     model: str = "tiny"
     """Base model: tiny (in the package), a folder, or a hub id."""
     set: tuple[str, ...] = ()
-    """Any other setting of an agent by its name, e.g. --set max_reuse=1 fleet=per_agent."""
+    """Any other setting of an agent by its name, e.g. --set max_reuse=1 fleet=per_agent. What is set is not searched."""
     test_episodes: int = 256
     """Fresh tasks that the members, and at the end the best and the base, are scored on."""
     seed: int = 0
@@ -58,34 +59,63 @@ class Args:
     """Afterwards train the same agents without copying, and one default agent, on the same CPU seconds."""
 
 
+_FLAG_OF = {"seed": "seed", "environment.id": "environment", "model.path": "model", "window": "window"}
+"""Settings that have a flag of their own."""
+_INFINITY = ("inf", "float('inf')")
+
+
 def population(args: Args) -> PopulationSpec:
     """The recipe with what the command line changes."""
-    agent = POPULATION.agent.with_values({"seed": args.seed, "environment.id": args.environment, "model.path": args.model})
-    agent = agent.with_values(({} if args.model == "tiny" else CHAT_MODEL) | settings(args.set))
-    space = dict(POPULATION.search_space)
-    if args.window is not None:
-        agent = agent.with_values({"window": args.window})
-        del space["window"]
+    recipe, given = POPULATION.of_size(args.population), given_values(args)
+    agent = recipe.agent.with_values(({} if args.model == "tiny" else CHAT_MODEL) | given)
+    space = still_searched(recipe.search_space, given, agent.objective)
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
     check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
     require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
     budget = Budget(updates=args.updates, minutes=args.minutes)
-    return replace(POPULATION, agent=agent, search_space=space, budget=budget).of_size(args.population)
+    return replace(recipe, agent=agent, search_space=space, budget=budget)
+
+
+def given_values(args: Args) -> dict[str, Any]:
+    """What the command line sets, once each, by flags of their own and by --set."""
+    values = {name: getattr(args, flag) for name, flag in _FLAG_OF.items() if getattr(args, flag) is not None}
+    flags = {field_path(name): f"--{_FLAG_OF[name]}" for name in values}
+    for name, value in settings(args.set).items():
+        flag = flags.setdefault(field_path(name), "--set")
+        require(flag == "--set", f"--set names '{name}', which has a flag of its own. Use {flag}.")
+        values[name] = value
+    return values
+
+
+def still_searched(space: Mapping[str, Any], given: Mapping[str, Any], objective: ObjectiveConfig) -> dict[str, Any]:
+    """The recipe's search without what is given, for every member, and without what the objective does not use."""
+    unused = [name for name in given if field_path(name) in map(field_path, objective.ignored)]
+    require(not unused, f"objective '{objective.objective}' does not use {', '.join(unused)}. Leave it out.")
+    gone = {field_path(name) for name in (*given, *objective.ignored)}
+    left = {name: domain for name, domain in space.items() if field_path(name) not in gone}
+    require(bool(left), f"nothing is left to search of {', '.join(space)}. Leave one of them to the population: do not set it.")
+    return left
 
 
 def settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """name=value, the value as Python writes it, or a plain word."""
+    """name=value, the value as Python writes it, inf, or a plain word. Raises ConfigError for a setting that is named twice."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set takes name=value, got '{pair}'.")
-        try:
-            values[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            values[name] = text
+        require(bool(equals), f"--set takes name=value, got '{pair}'.")
+        require(field_path(name) not in map(field_path, values), f"--set names '{name}' twice. Keep one.")
+        values[name] = read_value(text)
     return values
+
+
+def read_value(text: str) -> Any:
+    if text in _INFINITY:
+        return math.inf
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError):
+        return text
 
 
 def main(args: Args) -> int:

@@ -1,6 +1,7 @@
 """The script's flags, refusals and exit codes. What it trains is in tests/test_main_job.py."""
 
 import json
+import math
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -67,6 +68,20 @@ def outcome(error=None):
         ({"model": "/no/such/folder"}, "/no/such/folder"),
         ({"set": ("learning_rte=1",)}, "Did you mean"),
         ({"set": ("max_reuse",)}, "name=value"),
+        ({"set": ("group_size=abc",)}, "group_size is a whole number, got 'abc'"),
+        ({"set": ("learning_rate=None",)}, "learning_rate is a number, got None"),
+        ({"set": ("options={[]: 1}",)}, "options holds values by name, got '{[]: 1}'"),
+        ({"set": ("objective=cisppo",)}, "Did you mean 'cispo'"),
+        ({"set": ("objective=cispo:nonsense",)}, "no objective has any"),
+        ({"set": ("objective=reinforce", "ratio_max=3")}, "objective 'reinforce' does not use ratio_max"),
+        ({"set": ("max_reuse=1", "max_reuse=2")}, "--set names 'max_reuse' twice"),
+        ({"set": ("max_reuse=1", "buffer.max_reuse=2")}, "--set names 'buffer.max_reuse' twice"),
+        ({"set": ("window=0",), "window": 1}, "--set names 'window', which has a flag of its own. Use --window."),
+        ({"set": ("seed=1",)}, "Use --seed."),
+        ({"set": ("id=arithmetic",)}, "Use --environment."),
+        ({"set": ("model.path=/a/model",)}, "Use --model."),
+        ({"set": ("slots=3",)}, "size is 4, but the fleet has slots for 3"),
+        ({"set": ("learning_rate=1e-3", "ratio_max=3.0"), "window": 0}, "nothing is left to search of learning_rate, ratio_max, window"),
         ({"out": "full"}, "not an empty directory"),
         ({"resume": "empty"}, "nothing to resume in 'empty'"),
         ({"resume": "nowhere"}, "nothing to resume in 'nowhere'"),
@@ -159,7 +174,28 @@ def test_flags_become_the_population():
     assert "window" in spec.search_space
 
 
-def test_a_fixed_window_is_not_searched():
-    spec = population(Args(window=0))
-    assert spec.agent.buffer.window == 0
-    assert "window" not in spec.search_space
+@pytest.mark.parametrize(
+    ("flags", "name", "value", "searched"),
+    [
+        ({"window": 0}, "window", 0, ["learning_rate", "ratio_max"]),
+        ({"set": ("window=0",)}, "window", 0, ["learning_rate", "ratio_max"]),
+        ({"set": ("learning_rate=3e-4",)}, "learning_rate", 3e-4, ["ratio_max", "window"]),
+        ({"set": ("trainer.learning_rate=3e-4", "ratio_max=2")}, "learning_rate", 3e-4, ["window"]),
+        ({"set": ("ratio_max=inf",)}, "ratio_max", math.inf, ["learning_rate", "window"]),
+        ({"set": ("ratio_max=float('inf')",)}, "ratio_max", math.inf, ["learning_rate", "window"]),
+    ],
+)
+def test_what_is_set_is_not_searched_but_the_same_for_every_member(flags, name, value, searched):
+    spec = population(Args(**flags))
+    assert spec.agent.value(name) == value
+    assert list(spec.search_space) == searched
+
+
+def test_with_an_objective_without_a_cap_the_cap_is_not_searched():
+    spec = population(Args(set=("objective=reinforce",)))
+    assert list(spec.search_space) == ["learning_rate", "window"]
+
+
+def test_slots_that_are_set_are_the_fleets():
+    assert population(Args(population=4, set=("slots=8",))).agent.fleet.slots == 8
+    assert population(Args(population=2)).agent.fleet.slots == 2
