@@ -57,6 +57,8 @@ class Args:
     """Directory of an interrupted run to go on with, under the same settings."""
     compare: bool = False
     """Afterwards train the same agents without copying, and one default agent, on the same CPU seconds."""
+    address: str | None = None
+    """Ray cluster to join instead of a local one; 'auto' for the one running here."""
 
 
 _FLAG_OF = {"seed": "seed", "environment.id": "environment", "model.path": "model", "window": "window"}
@@ -124,10 +126,11 @@ def main(args: Args) -> int:
     try:
         print(f"torch {check_torch()}, {check_engine()}", flush=True)
         if args.resume:
-            if args != Args(resume=args.resume):
-                raise ConfigError("--resume goes on under the settings of its run. Leave the other flags out.")
+            if args != Args(resume=args.resume, address=args.address):
+                raise ConfigError("--resume goes on under the settings of its run. Leave the other flags out, but for --address.")
             with resumed_run(out) as settings:
-                return run(Args(**settings), out, resume=True)
+                place = {} if args.address is None else {"address": args.address}
+                return run(Args(**settings | place), out, resume=True)
         population(args)  # refuse what is wrong before there is a directory
         with new_run(out, asdict(args)):
             return run(args, out, resume=False)
@@ -143,7 +146,7 @@ def run(args: Args, out: Path, resume: bool) -> int:
     from pbt_agents.training import compare, train  # takes seconds, and is not needed to refuse a wrong flag
 
     spec = population(args)
-    with ray_session(out):
+    with ray_session(out, args.address):
         outcome = train(spec, out, resume, args.test_episodes)
         if outcome is None:
             print(f"interrupted and saved. Go on with: python {sys.argv[0]} --resume {out}")

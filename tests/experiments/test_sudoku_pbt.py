@@ -22,7 +22,7 @@ from pbt_agents.run_folder import new_run
 def here(tmp_path, monkeypatch):
     """Signals as they are, a directory of its own, and no Ray."""
     monkeypatch.setattr(sudoku_pbt.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(sudoku_pbt, "ray_session", lambda out: nullcontext())
+    monkeypatch.setattr(sudoku_pbt, "ray_session", lambda out, address: nullcontext())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -199,3 +199,16 @@ def test_with_an_objective_without_a_cap_the_cap_is_not_searched():
 def test_slots_that_are_set_are_the_fleets():
     assert population(Args(population=4, set=("slots=8",))).agent.fleet.slots == 8
     assert population(Args(population=2)).agent.fleet.slots == 2
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cluster_is_joined_where_an_address_is_given(here, trained, monkeypatch, resumed):
+    """A run may go on in another cluster than the one that it lost."""
+    joined = []
+    monkeypatch.setattr(sudoku_pbt, "ray_session", lambda out, address: joined.append(address) or nullcontext())
+    trained(outcome())
+    assert main(Args(out="run", address="auto")) == 0
+    if resumed:
+        assert main(Args(resume="run", address="ray.example:6379")) == 0
+        assert main(Args(resume="run")) == 0
+    assert joined == (["auto", "ray.example:6379", "auto"] if resumed else ["auto"])
