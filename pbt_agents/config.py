@@ -98,11 +98,14 @@ class BufferConfig:
     """On disk; the oldest groups go first."""
     segment_groups: int = 64
     """Groups per Arrow segment file."""
+    fsync_groups: int = 0
+    """Groups stored between two fsyncs, for what must survive a power cut; a killed process loses none, with 0 too."""
 
     def __post_init__(self) -> None:
         require(self.window >= 0, f"window counts policy versions and cannot be negative, got {self.window}. 0 is synchronous.")
         require(self.max_reuse >= 1, f"max_reuse must be at least 1, got {self.max_reuse}.")
         require(self.capacity_bytes >= 1 << 20, f"capacity_bytes must be at least 1 MiB, got {self.capacity_bytes}.")
+        require(self.fsync_groups >= 0, f"fsync_groups must be at least 0, got {self.fsync_groups}.")
         require(self.segment_groups >= 1, f"segment_groups must be at least 1, got {self.segment_groups}.")
 
 

@@ -22,6 +22,7 @@ _FIXED = {
     "evaluation": "members would be ranked by different measurements",
     "capacity_bytes": "the log on disk is opened with it once",
     "segment_groups": "the log on disk is opened with it once",
+    "fsync_groups": "the log on disk is opened with it once",
     "max_episode_tokens": "the engines are sized by it at their start",
     "environment_threads": "the threads are started once",
 }

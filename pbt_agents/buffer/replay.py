@@ -37,7 +37,7 @@ class ReplayBuffer:
     def __init__(self, folder: Path, config: BufferConfig, groups_per_batch: int, version: int = 0) -> None:
         """Groups found in the folder count as unused; a run that goes on calls `recover` with its checkpoint's manifest first."""
         self._config = config
-        self._log = SegmentLog(folder, config.segment_groups, config.capacity_bytes)
+        self._log = SegmentLog(folder, config.segment_groups, config.capacity_bytes, config.fsync_groups)
         self._window = Window(config.window, config.max_reuse, groups_per_batch, version)
         self._window.entries = self._unlisted(())
         self._counts: Counter[str] = Counter()

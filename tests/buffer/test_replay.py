@@ -1,3 +1,4 @@
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -211,3 +212,13 @@ def test_the_lag_of_what_was_drawn_is_reported(tmp_path: Path, make_group, open_
         buffer.append(make_group(f"v{version}", version))
     drawn_ids(buffer, 2)
     assert (buffer.stats()["buffer/lag_steps_mean"], buffer.stats()["buffer/lag_steps_max"]) == (1.0, 2)
+
+
+def test_a_buffer_waits_for_the_disk_as_often_as_configured(tmp_path: Path, make_group, open_buffer, monkeypatch) -> None:
+    buffer = open_buffer(tmp_path, BufferConfig(fsync_groups=2))
+    buffer.append(make_group("creates the segment"))
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    for name in ("a", "b", "c", "d"):
+        buffer.append(make_group(name))
+    assert len(synced) == 2
