@@ -36,9 +36,11 @@ class Args:
     population: int = 4
     """Agents trained side by side."""
     updates: int = 100
-    """Optimizer steps of each agent."""
+    """Optimizer steps of each agent, which ends with the evaluation that follows."""
     minutes: float | None = None
     """Stop earlier, after so many minutes of training."""
+    cpu_seconds: float | None = None
+    """Stop earlier, after so many CPU seconds of training, all members and engines together."""
     window: int | None = None
     """Fix the buffer's window (policy versions) instead of searching it; 0 trains synchronously."""
     environment: str = "sudoku:tiny"
@@ -69,13 +71,14 @@ _INFINITY = ("inf", "float('inf')")
 def population(args: Args) -> PopulationSpec:
     """The recipe with what the command line changes."""
     recipe, given = POPULATION.of_size(args.population), given_values(args)
-    agent = recipe.agent.with_values(({} if args.model == "tiny" else CHAT_MODEL) | given)
+    budget = Budget(args.updates, args.minutes, args.cpu_seconds)
+    short = {"updates_per_evaluation": min(args.updates, recipe.agent.evaluation.updates_per_evaluation)}
+    agent = recipe.agent.with_values((short if args.model == "tiny" else short | CHAT_MODEL) | given)
     space = still_searched(recipe.search_space, given, agent.objective)
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
     check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
     require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
-    budget = Budget(updates=args.updates, minutes=args.minutes)
     return replace(recipe, agent=agent, search_space=space, budget=budget)
 
 
@@ -143,9 +146,11 @@ def main(args: Args) -> int:
 
 
 def run(args: Args, out: Path, resume: bool) -> int:
-    from pbt_agents.training import compare, train  # takes seconds, and is not needed to refuse a wrong flag
+    from pbt_agents.training import compare, comparison, train  # takes seconds, and is not needed to refuse a wrong flag
 
     spec = population(args)
+    if args.compare:
+        comparison(spec)  # refuses now what could not be compared later
     with ray_session(out, args.address):
         outcome = train(spec, out, resume, args.test_episodes)
         if outcome is None:
@@ -170,7 +175,7 @@ def report(outcome: "Outcome", arms: Mapping[str, "Outcome | None"], out: Path) 
 
 def standing(outcome: "Outcome") -> str:
     members = " ".join(f"{score:.2f}" for score in outcome.validation.values())
-    return f"{outcome.scores}  ({outcome.best.name} of {members})" if outcome.best else "saved no adapter"
+    return f"{outcome.scores}  ({outcome.best.name} of {members})" if outcome.best else "no member has a score"
 
 
 if __name__ == "__main__":

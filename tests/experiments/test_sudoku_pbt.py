@@ -167,9 +167,9 @@ def test_a_new_run_keeps_its_settings_before_it_trains(here, trained):
 
 
 def test_flags_become_the_population():
-    spec = population(Args(population=8, updates=30, minutes=2.5, seed=7, set=("max_reuse=3", "objective=grpo")))
+    spec = population(Args(population=8, updates=30, minutes=2.5, cpu_seconds=90, seed=7, set=("max_reuse=3", "objective=grpo")))
     assert (spec.size, spec.agent.fleet.slots, spec.agent.seed) == (8, 8, 7)
-    assert (spec.budget.updates, spec.budget.minutes) == (30, 2.5)
+    assert (spec.budget.updates, spec.budget.minutes, spec.budget.cpu_seconds) == (30, 2.5, 90)
     assert (spec.agent.buffer.max_reuse, spec.agent.objective.objective) == (3, "grpo")
     assert "window" in spec.search_space
 
@@ -212,3 +212,8 @@ def test_a_cluster_is_joined_where_an_address_is_given(here, trained, monkeypatc
         assert main(Args(resume="run", address="ray.example:6379")) == 0
         assert main(Args(resume="run")) == 0
     assert joined == (["auto", "ray.example:6379", "auto"] if resumed else ["auto"])
+
+
+@pytest.mark.parametrize(("args", "interval"), [({}, 10), ({"updates": 3}, 3), ({"set": ("updates_per_evaluation=20",)}, 20)])
+def test_a_run_shorter_than_an_interval_is_evaluated_at_its_end(args, interval):
+    assert population(Args(**args)).agent.evaluation.updates_per_evaluation == interval
