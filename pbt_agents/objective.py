@@ -1,5 +1,6 @@
 """What a policy objective is: a pure function of arrays, in a file that exports OBJECTIVE.
 
+A file whose objective has no use for a bound says so: IGNORES = ("ratio_max", "ratio_min"). It is read without importing the file.
 Padding, micro-batches, normalisation and the optimizer are the trainer's.
 """
 

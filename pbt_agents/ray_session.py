@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pbt_agents.errors import ConfigError
 from pbt_agents.ray_reaper import mark, reaped
 
 _ENVIRONMENT = {
@@ -34,7 +35,10 @@ _OBJECT_STORE_BYTES = 80 << 20
 
 @contextmanager
 def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
-    """Ray for the time of the block. A local one ends with it, and with this process however it dies."""
+    """Ray for the time of the block. A local one ends with it, and with this process however it dies.
+
+    Raises ConfigError when no cluster answers at the address.
+    """
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     if address is not None:
         with _ray({}, address=address):
@@ -54,8 +58,13 @@ def _ray(environment: Mapping[str, str], **options: Any) -> Iterator[None]:
     # That a local Ray asks for a token is as it should be, and nothing to warn of.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     try:
-        with _starting(), _exported(environment):
-            ray.init(configure_logging=False, **options)
+        try:
+            with _starting(), _exported(environment):
+                ray.init(configure_logging=False, **options)
+        except ConnectionError as error:
+            raise ConfigError(
+                f"no Ray cluster answers at '{options['address']}': {error}. Leave the address out for a local one."
+            ) from error
         yield
     finally:
         ray.shutdown()

@@ -18,6 +18,7 @@ from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import cores
 from pbt_agents.scheduling.lineage import write_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
+from pbt_agents.trainer.trainer import checked_objective
 from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
 
 BEST, RESULTS = "best", "results.json"
@@ -52,7 +53,8 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) and the schedule that
     made it as soon as the best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
-    cpus_per_member(spec, cores())  # refuses what does not fit before the engines start
+    cpus_per_member(spec, cores())  # what cannot be is refused before the engines start
+    checked_objective(spec.agent)
     print("starting the engines", flush=True)
     fleet = experiment_fleet(spec, out)
     try:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pbt_agents.errors import ConfigError
 from pbt_agents.ray_reaper import workers_in
+from pbt_agents.ray_session import ray_session
 from pbt_agents.testing.job import Job
 
 pytestmark = pytest.mark.slow
@@ -121,3 +123,17 @@ def test_an_interruption_while_ray_starts_ends_it_at_once_and_leaves_nothing(tmp
         assert job.wait(10) == 130
         job.wait_for_nobody(10)
     assert job.output.splitlines()[1:] == ["interrupted while Ray was starting"]
+
+
+def test_an_address_where_nobody_answers_is_refused_by_name(tmp_path, monkeypatch):
+    """B82."""
+
+    def nobody(**_):
+        raise ConnectionError("timed out")
+
+    monkeypatch.setattr("ray.init", nobody)
+    with (
+        pytest.raises(ConfigError, match=r"no Ray cluster answers at '10\.0\.0\.9:6379': timed out"),
+        ray_session(tmp_path, "10.0.0.9:6379"),
+    ):
+        raise AssertionError("it was joined")

@@ -256,3 +256,15 @@ def test_an_interrupted_comparison_begins_no_other_arm_and_is_gone_on_with(tmp_p
     resumed = population(member(tmp_path, "agent2", 0.3))
     assert None not in training.compare(SPEC, outcome, tmp_path, resume=True, episodes=8).values()
     assert resumed == [False, False, True, True]
+
+
+def test_an_objective_that_does_not_keep_to_its_cap_is_found_before_engines_start(tmp_path, fleets, monkeypatch):
+    """B44."""
+
+    def refuse(config):
+        raise GuardError("weighs a stale token 9")
+
+    monkeypatch.setattr(training, "checked_objective", refuse)
+    with pytest.raises(GuardError, match="stale token"):
+        training.train(SPEC, tmp_path)
+    assert fleets == []

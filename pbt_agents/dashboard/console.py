@@ -48,9 +48,10 @@ def why(trial: Any) -> str:
 
 
 def line(member: str, result: Mapping[str, Any], parent: str | None) -> str:
-    """One member's standing, from the values that ran."""
+    """One member's standing, from the values that ran. Some objectives have no cap."""
+    cap = f"{result['ratio_max']:4.1f}" if "ratio_max" in result else "   -"
     return (
         f"{member}  update {result['updates']:4d}  score {result['fitness']:6.3f} ±{result.get('fitness_se', float('nan')):.3f}  "
-        f"rate {result['learning_rate']:.1e}  cap {result['ratio_max']:4.1f}  window {result['window']:2d}  "
+        f"rate {result['learning_rate']:.1e}  cap {cap}  window {result['window']:2d}  "
         f"lag {result.get('trainer/lag_steps_mean', float('nan')):4.1f}" + (f"  from {parent}" if parent else "")
     )

@@ -20,6 +20,11 @@ def test_a_line_says_how_a_member_stands_and_what_it_trained_with():
     assert line("agent1", result, None) == "agent1  update   20  score  0.412 ±0.030  rate 1.5e-03  cap  5.0  window  8  lag  2.3"
 
 
+def test_a_member_whose_objective_has_no_cap_has_a_line():
+    uncapped = {name: value for name, value in RESULT.items() if name != "ratio_max"}
+    assert "rate 1.5e-03  cap    -  window  8" in line("agent1", uncapped, None)
+
+
 def test_a_clone_names_its_parent():
     stream, console = lines({"agent1": "agent3"})
     console.on_trial_result(1, [], trial("agent1"), RESULT)
