@@ -1,4 +1,4 @@
-"""A driver that kills itself with SIGKILL once the experiment's state on disk holds a clone: `doomed_driver.py ADDRESS FOLDER`."""
+"""A driver that kills itself with SIGKILL once a whole copy of the experiment's state holds a clone: `doomed_driver.py ADDRESS FOLDER`."""
 
 import json
 import os
@@ -24,12 +24,9 @@ class Doom(tune.Callback):
 
 
 def saved_rates(folder):
-    """Of all members, in the newest state of the experiment on disk; none while Tune is still writing it."""
-    states = sorted(folder.glob("experiment_state-*.json"))
-    try:
-        trials = json.loads(states[-1].read_text())["trial_data"] if states else []
-    except ValueError:
-        return []
+    """Of all members, in the newest copy of the experiment's state."""
+    states = sorted(folder.glob("snapshots/[0-9]*/experiment_state-*.json"))
+    trials = json.loads(states[-1].read_text())["trial_data"] if states else []
     return [json.loads(trial)["config"]["rate"] for trial, _ in trials]
 
 
