@@ -202,7 +202,6 @@ def test_a_run_whose_driver_is_killed_goes_on_with_the_last_values_of_every_memb
         assert (results[0]["rate_in_use"], results[0]["width_in_use"]) == (values["rate"], values["width"])
     mutated = [results[0] for member, results in observer.results.items() if any(former.clones[k].child == member for k in kept)]
     assert mutated
-    assert all(result["rate_in_use"] not in RATES for result in mutated)
     assert all(result["training_iteration"] > 1 for result in mutated)
 
 
