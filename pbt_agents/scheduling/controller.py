@@ -59,6 +59,15 @@ def train_on(wrapped: Any, trial: Trial) -> None:
     controller._mark_trial_to_checkpoint(trial)
 
 
+def forget_decisions(wrapped: Any) -> None:
+    """Tune restores what a former process had decided for the time when a trial is saved. That save is lost, and at the first one of this
+    process an old NOOP would let the trial stand still for ever, an old STOP would end it.
+    """
+    controller = controller_of(wrapped)
+    controller._cached_trial_decisions.clear()
+    controller._queued_trial_decisions.clear()
+
+
 def take_snapshot(wrapped: Any) -> Path | None:
     """Write the experiment's state and have it in its folder; the folder that it was written to, or None where it is still under way."""
     controller = controller_of(wrapped)

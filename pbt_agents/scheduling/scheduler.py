@@ -24,7 +24,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from pbt_agents.errors import unknown_name
 from pbt_agents.scheduling.adoption import adopt, number_on
-from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, hand_over, train_on
+from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, forget_decisions, hand_over, train_on
 from pbt_agents.scheduling.in_place import CUT_SHORT, check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
 from pbt_agents.scheduling.mutation import Explore, Perturbation
@@ -250,6 +250,7 @@ class InPlacePBT(PopulationBasedTraining):
         """The first time in this process: open the run's lineage, go on with what a former process knew of this member."""
         member, values = trial.trial_id, self._values(trial.config)
         if self._lineage is None:
+            forget_decisions(tune_controller)
             self._folder = experiment_folder(trial)
             self._lineage = open_lineage(self._folder / JOURNAL, member)
             if not any(isinstance(callback, SchedulerState) and callback.scheduler is self for callback in callbacks_of(tune_controller)):

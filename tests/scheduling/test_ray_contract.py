@@ -98,6 +98,7 @@ def test_instances_have_their_attributes():
     ("function", "uses"),
     [
         (TrialRunnerWrapper.__init__, ["self._tune_controller = tune_controller"]),
+        (TuneController.__init__, ["self._cached_trial_decisions = {}", "self._queued_trial_decisions = {}"]),
         (TuneController.__init__, ["self._callbacks = CallbackList(", "self._checkpoint_manager = ", "self._storage = storage"]),
         (
             TuneController._process_trial_save,

@@ -35,7 +35,7 @@ class Controller:
     def __init__(self):
         self.trials, self.saved, self.tasks, self.trained, self.paused, self.marked = [], [], [], [], [], []
         self._callbacks = SimpleNamespace(_callbacks=[])
-        self._cached_trial_decisions = {}
+        self._cached_trial_decisions, self._queued_trial_decisions = {}, {}
         self._trial_task_failure = object()
         self._schedule_trial_save = self.saved.append
         self._schedule_trial_train = self.trained.append
@@ -56,11 +56,11 @@ class Controller:
 class Population:
     """A scheduler with its members, which report and save when a test says so."""
 
-    def __init__(self, folder, rates, trainable="landscape", scheduler=None, **options):
+    def __init__(self, folder, rates, trainable="landscape", scheduler=None, controller=None, **options):
         tune.register_trainable("landscape", Landscape)
         tune.register_trainable("restarting", Restarting)
         self.scheduler = scheduler or InPlacePBT(SPACE, metric="fitness", mode=options.pop("mode", "max"), **options)
-        self.controller = Controller()
+        self.controller = controller or Controller()
         for slot, rate in enumerate(rates):
             storage = StorageContext(storage_path=str(folder), experiment_dir_name="run", trial_dir_name=f"m{slot}")
             Path(storage.trial_fs_path).mkdir(exist_ok=True)
@@ -387,6 +387,18 @@ def test_without_saved_state_a_restored_member_is_not_judged_at_its_first_result
     again = InPlacePBT(SPACE, metric="fitness", mode="max", perturbation_interval=4)
     again.on_trial_add(Controller(), pair[0])
     assert again._trial_state[pair[0]].last_perturbation_time == 8
+
+
+def test_what_a_former_process_had_decided_for_its_saves_is_forgotten_and_nothing_later(tmp_path):
+    """B50. Tune restores such decisions, and would obey them at the first save."""
+    controller = Controller()
+    controller._cached_trial_decisions["m0"] = TrialScheduler.NOOP
+    controller._queued_trial_decisions["m1"] = TrialScheduler.STOP
+    population = Population(tmp_path, [1.0, 0.1], controller=controller)
+    assert (controller._cached_trial_decisions, controller._queued_trial_decisions) == ({}, {})
+    controller._cached_trial_decisions["m0"] = TrialScheduler.CONTINUE
+    population.scheduler.on_trial_add(controller, population[0])
+    assert controller._cached_trial_decisions == {"m0": TrialScheduler.CONTINUE}
 
 
 def test_a_clone_that_the_restored_state_does_not_hold_is_undone(pair):
