@@ -147,6 +147,7 @@ class Ring:
         None when told to stop meanwhile.
         """
         settings = self.config.evaluation
+        self.buffer.demand_fresh(self.config.trainer.groups_per_batch)  # they are played meanwhile; see `prepare`
         tasks = np.random.default_rng([self.config.seed, _VALIDATION_STREAM]).integers(1 << 62, size=settings.evaluation_episodes)
         make = environment_maker(self.config.environment, "validation")
         with self._timed("evaluate_s"):
@@ -157,12 +158,11 @@ class Ring:
         return fitness(scores)
 
     def prepare(self, should_stop: Callable[[], bool]) -> None:
-        """Wait for the groups of the next update, so that whoever goes on from a snapshot taken now need not wait for them.
-
-        Where none are likely to come soon, it does not wait.
+        """Wait until there are groups of the current version for an update: whoever goes on from a snapshot taken now can train at once,
+        however narrow its window. Where none are likely to come soon, it does not wait.
         """
         with suppress(NoExperienceError, NothingToLearnError):  # the next update will say so
-            self._when_there(lambda count: self.buffer.wait(count, _LOOK_S), should_stop, batches=1)
+            self._when_there(lambda count: self.buffer.wait_fresh(count, _LOOK_S), should_stop, batches=1)
 
     def snapshot(self, folder: Path) -> dict[str, Any]:
         """Everything a clone or a restart needs, consistent: weights and moments in `folder`, experience pinned by hard links."""

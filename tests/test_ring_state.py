@@ -214,16 +214,36 @@ def test_whoever_waits_for_a_batch_can_be_told_to_stop(ring):
     assert ring().update(lambda: next(answers)) is None
 
 
-def test_a_ring_is_prepared_once_it_holds_the_groups_of_the_next_update_and_none_is_drawn(ring):
+def test_a_ring_is_prepared_once_it_holds_fresh_groups_for_an_update_and_none_is_drawn(ring):
     agent = ring()
+    rng = np.random.default_rng(0)
+    train(agent, 1)
+    agent.buffer.append(random_group(rng, (0.0, 1.0), turns=2, version=0))
     agent.prepare(iter([False, True]).__next__)
     with ThreadPoolExecutor() as threads:
         prepared = threads.submit(agent.prepare, lambda: False)
         assert not prepared.done()
-        agent.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=0))
+        agent.buffer.append(random_group(rng, (0.0, 1.0), turns=2, version=1))
         prepared.result(30)
-    assert agent.buffer.stats()["buffer/drawn"] == 0
-    assert agent.buffer.stats()["buffer/uses_left"] == CONFIG.buffer.max_reuse
+    assert agent.buffer.stats()["buffer/drawn"] == 1
+    assert agent.buffer.stats()["buffer/groups"] == 2
+
+
+def test_the_narrowest_of_clones_can_train_at_once_on_the_snapshot_of_a_prepared_donor(ring, tmp_path):
+    """The donor's window of 4 is full of older groups; the clone's is 0."""
+    donor, clone = ring("agent0"), ring("agent1")
+    rng = np.random.default_rng(0)
+    train(donor, 1)
+    for _ in range(5):
+        donor.buffer.append(random_group(rng, (0.0, 1.0), turns=2, version=0))
+    assert donor.buffer.room(0) == 0
+    donor.evaluate(lambda: True)
+    assert donor.buffer.room(0) == 1
+    donor.buffer.append(random_group(rng, (0.0, 1.0), turns=2, version=1))
+    donor.prepare(lambda: False)
+    clone.restore(tmp_path / "saved", donor.snapshot(tmp_path / "saved"), CONFIG.with_values({"window": 0}))
+    row = clone.update(lambda: False)
+    assert (row["trainer/stepped"], set(row["by_lag"])) == (1, {"0"})
 
 
 def deliver(ring, *groups_scores):
@@ -269,7 +289,7 @@ def test_a_buffer_that_never_holds_a_batch_is_found_out(ring, monkeypatch):
         deliver(agent, *[DIFFERENT] * 41)
         raise SampleTimeoutError("0 of 1 groups")
 
-    monkeypatch.setattr(agent.buffer, "wait", lost)
+    monkeypatch.setattr(agent.buffer, "wait_fresh", lost)
     with pytest.raises(GuardError, match="never has a batch: 0 of 1 groups"):
         agent.prepare(lambda: False)
 

@@ -7,7 +7,7 @@ and who calls `advance` knows that the engines confirmed.
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,25 +73,26 @@ class ReplayBuffer:
 
     # The trainer's side
 
-    def wait(self, count: int, timeout_s: float) -> None:
-        """Returns once there are `count` distinct groups with uses left, and raises SampleTimeoutError when there are not in time."""
-        started = time.monotonic()
+    def demand_fresh(self, count: int) -> None:
+        """Until the next `sample`, let so many groups of the current version be played, whatever else is there."""
         with self._changed:
-            self._window.demand(count)
-            self._evict()
-            self._changed.wait_for(lambda: self._closed or len(self._window.entries) >= count, timeout_s)
-            self._wait_s += time.monotonic() - started
-            self._check_open()
-            if len(self._window.entries) < count:
-                raise SampleTimeoutError(self._shortage(count, timeout_s))
+            self._window.demand_fresh(count)
+
+    def wait_fresh(self, count: int, timeout_s: float) -> None:
+        """Demands them, and returns once they are there. Raises SampleTimeoutError when they are not in time."""
+        with self._changed:
+            self._window.demand_fresh(count)
+            self._wait(lambda: self._window.fresh >= count, count, timeout_s)
 
     def sample(self, count: int, rng: np.random.Generator, timeout_s: float) -> list[Group]:
-        """Waits for so many groups, and draws them from the whole window, uniformly.
+        """Waits until there are `count` distinct groups with uses left, and draws so many from the whole window, uniformly.
 
-        Calling it again without an `advance` between says that the batch before needed no optimizer step.
+        Raises SampleTimeoutError when there are not in time. Calling it again without an `advance` between says that the batch before
+        needed no optimizer step.
         """
         with self._changed:
-            self.wait(count, timeout_s)
+            self._window.demand(count)
+            self._wait(lambda: len(self._window.entries) >= count, count, timeout_s)
             drawn = self._window.draw(count, rng)
             batches = [self._log.read(entry.location) for entry in drawn]
             self._counts["drawn"] += count
@@ -204,6 +205,15 @@ class ReplayBuffer:
             }
 
     # With the lock held
+
+    def _wait(self, there: Callable[[], bool], count: int, timeout_s: float) -> None:
+        started = time.monotonic()
+        self._evict()
+        self._changed.wait_for(lambda: self._closed or there(), timeout_s)
+        self._wait_s += time.monotonic() - started
+        self._check_open()
+        if not there():
+            raise SampleTimeoutError(self._shortage(count, timeout_s))
 
     def _check_open(self) -> None:
         if self._closed:

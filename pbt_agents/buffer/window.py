@@ -34,6 +34,7 @@ class Window:
         self.last_lags: list[int] = []
         """Of the last batch."""
         self._in_training = 0
+        self._fresh = 0
 
     def lag(self, version: int) -> int:
         return self.version - version
@@ -59,7 +60,16 @@ class Window:
     def demand(self, count: int) -> None:
         """The trainer asks for so many distinct groups. So whatever it drew before is not in training any more."""
         self.groups_per_batch = count
-        self._in_training = 0
+        self._in_training = self._fresh = 0
+
+    def demand_fresh(self, count: int) -> None:
+        """Until the trainer asks again there is room for so many groups of the current version, whatever else there is."""
+        self._fresh = count
+
+    @property
+    def fresh(self) -> int:
+        """Groups of the current version."""
+        return sum(entry.version == self.version for entry in self.entries)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Entry]:
         """Distinct groups, uniformly from the whole window. Neither spent nor stale ones may be in it."""
@@ -80,8 +90,8 @@ class Window:
 
         Counted in uses, what is in training, in the window and in flight is at most (width + 1) batches: more would be too old when its
         turn came. No group counts for more uses than it has batches to be in. So while a batch lacks distinct groups there is room for
-        them, and nothing waits for ever.
+        them, and nothing waits for ever. Fresh groups that were demanded come before their time: others then wait for longer.
         """
         uses_each = min(self.max_reuse, self.width + 1)
         ahead = self._in_training + sum(self.uses_left(entry) for entry in self.entries) + in_flight * uses_each
-        return max(0, ((self.width + 1) * self.groups_per_batch - ahead) // uses_each)
+        return max(0, ((self.width + 1) * self.groups_per_batch - ahead) // uses_each, self._fresh - self.fresh - in_flight)

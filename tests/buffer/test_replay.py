@@ -222,3 +222,15 @@ def test_a_buffer_waits_for_the_disk_as_often_as_configured(tmp_path: Path, make
     for name in ("a", "b", "c", "d"):
         buffer.append(make_group(name))
     assert len(synced) == 2
+
+
+def test_whoever_waits_for_fresh_groups_waits_for_the_current_version_and_draws_none(tmp_path: Path, make_group, open_buffer) -> None:
+    buffer = open_buffer(tmp_path, version=1)
+    buffer.append(make_group("old", 0))
+    buffer.append(make_group("one", 1))
+    with pytest.raises(SampleTimeoutError):
+        buffer.wait_fresh(2, timeout_s=0.01)
+    buffer.append(make_group("another", 1))
+    buffer.wait_fresh(2, timeout_s=0.01)
+    assert buffer.stats()["buffer/drawn"] == 0
+    assert drawn_ids(buffer, 3) == {"old", "one", "another"}

@@ -214,3 +214,15 @@ def test_generation_is_bounded_and_nobody_waits_for_ever(
 def test_a_window_that_changes_under_way_never_stops_the_ring(seed: int, max_reuse: int, slots: int) -> None:
     simulation = Simulation(Window(4, max_reuse, 3, version=0), slots, np.random.default_rng(seed), lost=0.2, skipped=0.1)
     simulation.run(steps=30, widths=[0, 1, 2, 8])
+
+
+def test_fresh_groups_that_are_demanded_have_room_in_a_full_window_until_the_trainer_asks_again() -> None:
+    """Three batches of 2 are admitted and there: none of version 5, then one of two, and one more in flight is enough."""
+    window = window_of([3, 3, 3, 4, 4, 4], version=5, width=2, groups_per_batch=2)
+    assert (window.fresh, window.room(0)) == (0, 0)
+    window.demand_fresh(2)
+    assert (window.room(0), window.room(1), window.room(2), window.room(3)) == (2, 1, 0, 0)
+    window.entries.append(Entry("fresh", window.entries[0].location, 5))
+    assert (window.fresh, window.room(0), window.room(1)) == (1, 1, 0)
+    window.demand(2)
+    assert window.room(0) == 0
