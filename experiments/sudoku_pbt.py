@@ -75,6 +75,11 @@ def population(args: Args) -> PopulationSpec:
     short = {"updates_per_evaluation": min(args.updates, recipe.agent.evaluation.updates_per_evaluation)}
     agent = recipe.agent.with_values((short if args.model == "tiny" else short | CHAT_MODEL) | given)
     space = still_searched(recipe.search_space, given, agent.objective)
+    if args.population == 1:  # it has nobody to copy, so its values stay, whatever may be searched
+        space = space or {"learning_rate": recipe.search_space["learning_rate"]}
+    require(
+        bool(space), f"nothing is left to search of {', '.join(recipe.search_space)}. Leave one of them to the population: do not set it."
+    )
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
     check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
@@ -98,9 +103,7 @@ def still_searched(space: Mapping[str, Any], given: Mapping[str, Any], objective
     unused = [name for name in given if field_path(name) in map(field_path, objective.ignored)]
     require(not unused, f"objective '{objective.objective}' does not use {', '.join(unused)}. Leave it out.")
     gone = {field_path(name) for name in (*given, *objective.ignored)}
-    left = {name: domain for name, domain in space.items() if field_path(name) not in gone}
-    require(bool(left), f"nothing is left to search of {', '.join(space)}. Leave one of them to the population: do not set it.")
-    return left
+    return {name: domain for name, domain in space.items() if field_path(name) not in gone}
 
 
 def settings(pairs: Sequence[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sudoku_pbt import Args, main, population
 from pbt_agents import training
 from pbt_agents.errors import ConfigError, GuardError
 from pbt_agents.run_folder import new_run
+from pbt_agents.tuning import _first_values
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +218,9 @@ def test_a_cluster_is_joined_where_an_address_is_given(here, trained, monkeypatc
 @pytest.mark.parametrize(("args", "interval"), [({}, 10), ({"updates": 3}, 3), ({"set": ("updates_per_evaluation=20",)}, 20)])
 def test_a_run_shorter_than_an_interval_is_evaluated_at_its_end(args, interval):
     assert population(Args(**args)).agent.evaluation.updates_per_evaluation == interval
+
+
+def test_a_single_agent_may_be_given_every_value():
+    spec = population(Args(population=1, window=2, set=("learning_rate=3e-4", "ratio_max=4.0")))
+    assert [spec.agent.value(name) for name in ("learning_rate", "ratio_max", "window")] == [3e-4, 4.0, 2]
+    assert spec.agent.value("learning_rate") == _first_values(spec)[0]["learning_rate"]
