@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from _args import parse
-
+from pbt_agents.command_line import parse
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec, build_engine, lora_request
 
 os.environ.update(ENGINE_ENVIRONMENT)

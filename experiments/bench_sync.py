@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import bench_engine
 import numpy as np
 import torch
-from _args import parse
 
+from pbt_agents.command_line import parse
 from pbt_agents.engine import AdapterLayout
 from pbt_agents.rollout.engine_client import EngineClient
 from pbt_agents.sync.adapter_sync import AdapterPublisher

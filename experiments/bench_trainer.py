@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from _args import parse
 from peft import LoraConfig, get_peft_model
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
 from pbt_agents.assets import tiny_model_path
+from pbt_agents.command_line import parse
 from pbt_agents.config import AgentConfig
 from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.lora import TARGETS

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from _args import parse
 
+from pbt_agents.command_line import parse
 from pbt_agents.environment import Environment
 from pbt_agents.errors import ConfigError
 from pbt_agents.models import resolve_model

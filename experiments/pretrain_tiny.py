@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from _args import parse
 from _tiny_lessons import Batch, School, batch
 from _tiny_teacher import Teacher
 from _tiny_tokenizer import VOCABULARY_SIZE, build_tokenizer
+
+from pbt_agents.command_line import parse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _args import parse
+
+from pbt_agents.command_line import parse
 
 
 @dataclass

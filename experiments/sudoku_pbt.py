@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _args import parse
-
+from pbt_agents.command_line import parse
 from pbt_agents.config import ObjectiveConfig, field_path, require
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError

@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 
 import sudoku_pbt
-from _args import parse
 from ray import tune
 
+from pbt_agents.command_line import parse
 from pbt_agents.config import BufferConfig, EvaluationConfig, RolloutConfig, TrainerConfig
 from pbt_agents.populations.sudoku import POPULATION
 

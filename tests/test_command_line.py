@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from _args import field_sentences, parse
+
+from pbt_agents.command_line import field_sentences, parse
 
 
 @dataclass(frozen=True)
