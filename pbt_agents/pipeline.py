@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pbt_agents.beacon import Beacon, beacon_file
 from pbt_agents.config import AgentConfig, field_path
 from pbt_agents.errors import NoExperienceError, NothingToLearnError
 from pbt_agents.models import resolve_model
@@ -42,6 +43,7 @@ class AgentPipeline(InPlaceTrainable):
         self._ring = Ring(place, settings, self._fleet.info.layout, lambda: self._fleet.info.connect(agent))
         self._updates_log = (folder / "updates.jsonl").open("a", buffering=1)
         self._stop_file = place.run_folder / STOP_FILE
+        self._beacon = Beacon(beacon_file(place.run_folder, agent), self._ring.standing)
         self._result: dict[str, Any] = {"fitness": math.nan}
         self._without_step = 0
 
@@ -108,6 +110,7 @@ class AgentPipeline(InPlaceTrainable):
         return {name: used.get(field_path(name)[1], settings.value(name)) for name in searched_values(self.config)}
 
     def cleanup(self) -> None:
+        self._beacon.close()
         self._ring.close()
         self._updates_log.close()
         self._fleet.close()

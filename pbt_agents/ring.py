@@ -70,6 +70,7 @@ class Ring:
         self._alike: Counter[str] = Counter()
         """Of them, those that came since the last group that told something."""
         self._queues = True
+        self._doing = ("", time.monotonic())
         self.playing = False
         self.lineage = 0
         self.updates = _read_number(place.folder / "updates", 0)
@@ -112,6 +113,7 @@ class Ring:
         if groups is None:
             return None
         asked = time.perf_counter()
+        self._doing = ("wait_for_turn", time.monotonic())
         with self._turn():
             self._seconds["wait_for_turn_s"] += time.perf_counter() - asked
             if should_stop():
@@ -202,6 +204,11 @@ class Ring:
         uninformative = {f"rollout/groups_{reason}": float(count) for reason, count in self._uninformative.items()}
         return {**seconds, **self.worker.stats(), **uninformative, **self.buffer.stats()}
 
+    def standing(self) -> dict[str, Any]:
+        """What it is at, and for how long: to tell slow from stuck. May be asked from any thread."""
+        doing, since = self._doing
+        return {"updates": self.updates, "doing": doing, "doing_s": time.monotonic() - since, **asdict(self.worker.in_flight())}
+
     def close(self) -> None:
         self.buffer.close()
         self.worker.close()
@@ -251,10 +258,12 @@ class Ring:
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
+        self._doing = (name.removesuffix("_s"), time.monotonic())
         try:
             yield
         finally:
             self._seconds[name] += time.perf_counter() - started
+            self._doing = ("", time.monotonic())
 
 
 def fitness(scores: np.ndarray) -> dict[str, float]:

@@ -46,6 +46,18 @@ class Task:
     config: RolloutConfig
 
 
+@dataclass(frozen=True)
+class InFlight:
+    """Episodes, those of an evaluation among them."""
+
+    episodes: int
+    """That are being played."""
+    begun: int
+    """In the groups and evaluations that are not finished, those that are over among them."""
+    oldest_s: float
+    """Since the oldest of those being played began; 0 when there is none."""
+
+
 class RolloutWorker:
     """Plays groups without a pause from `start` to `close`.
 
@@ -65,6 +77,10 @@ class RolloutWorker:
         self._executor = self._threads()
         self._counts: dict[str, float] = defaultdict(float)
         self._episodes_on: Counter[int] = Counter()
+        self._playing: list[float] = []
+        """When each episode in flight began, the oldest first."""
+        self._evaluated = 0
+        """Episodes of the evaluations under way."""
         self._groups: set[asyncio.Task[None]] = set()
         self._seeds: np.random.Generator | None = None
         self._error: Exception | None = None
@@ -138,6 +154,11 @@ class RolloutWorker:
     def stats(self) -> dict[str, float]:
         """Totals since the start of this process."""
         return {f"rollout/{name}": count for name, count in dict(self._counts).items()}
+
+    def in_flight(self) -> InFlight:
+        playing, groups = self._playing[:], len(self._groups)
+        oldest_s = time.perf_counter() - playing[0] if playing else 0.0
+        return InFlight(len(playing), groups * self._task.config.group_size + self._evaluated, oldest_s)
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -219,7 +240,11 @@ class RolloutWorker:
     async def _evaluate(
         self, seeds: Sequence[int], make_environment: Callable[[], Environment], temperature: float, agent: str | None
     ) -> list[Trajectory | None]:
-        return await _together([self._play_in_time(make_environment, seed, temperature, agent) for seed in seeds])
+        self._evaluated += len(seeds)
+        try:
+            return await _together([self._play_in_time(make_environment, seed, temperature, agent) for seed in seeds])
+        finally:
+            self._evaluated -= len(seeds)
 
     async def _play_in_time(
         self, make_environment: Callable[[], Environment], seed: int, temperature: float, agent: str | None
@@ -263,6 +288,7 @@ class RolloutWorker:
         chosen = min(range(len(self.engines)), key=lambda i: self._episodes_on[i])
         self._episodes_on[chosen] += 1
         started = time.perf_counter()
+        self._playing.append(started)
         limits = Limits(self._task.config.max_action_tokens, self._task.config.max_episode_tokens)
         try:
             trajectory = await play(
@@ -283,6 +309,7 @@ class RolloutWorker:
             return None
         finally:
             self._episodes_on[chosen] -= 1
+            self._playing.remove(started)
             self._counts["episode_s"] += time.perf_counter() - started
         self._counts["episodes"] += 1
         self._counts["action_tokens"] += int(trajectory.loss_mask.sum())

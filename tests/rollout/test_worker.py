@@ -9,7 +9,7 @@ from pbt_agents.environment import StepResult
 from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError, NoExperienceError
 from pbt_agents.rollout.episode import Limits, play
 from pbt_agents.rollout.renderer import ChatRenderer
-from pbt_agents.rollout.worker import RolloutWorker, Task
+from pbt_agents.rollout.worker import InFlight, RolloutWorker, Task
 from pbt_agents.testing.character_tokenizer import CharacterTokenizer, ids
 from pbt_agents.types import Completion, PolicyId, PolicySpan
 
@@ -210,6 +210,40 @@ def test_nothing_is_delivered_after_stop():
         release.set()
         harness.worker.run(asyncio.sleep(0.05))
         assert harness.groups == []
+
+
+def test_what_is_in_flight_can_be_asked_from_another_thread():
+    """B84: of four attempts at one task and an evaluation of five, the first attempt hangs."""
+    release = threading.Event()
+
+    class FirstHangs(ScriptedEngine):
+        async def generate(self, *args):
+            first, self.asked = not hasattr(self, "asked"), True
+            answer = await super().generate(*args)
+            while first and not release.is_set():
+                await asyncio.sleep(0.001)
+            return answer
+
+    with Harness([FirstHangs()], group_size=4, groups_in_flight=1, limit=1) as harness:
+        worker = harness.worker
+        assert worker.in_flight() == InFlight(0, 0, 0.0)
+        worker.start(0, np.random.default_rng(0))
+        harness.wait(lambda: worker.in_flight().episodes == 1 and worker.in_flight().begun == 4)
+        age = worker.in_flight().oldest_s
+
+        async def evaluated():
+            played = asyncio.ensure_future(worker._evaluate([1, 2, 3, 4, 13], Countdown, 1.0, "agent0"))
+            while (seen := worker.in_flight()).begun == 4:
+                await asyncio.sleep(0)
+            await played
+            return seen
+
+        assert worker.run(evaluated()).begun == 9
+        assert (worker.in_flight().episodes, worker.in_flight().begun) == (1, 4)
+        assert worker.in_flight().oldest_s > age
+        release.set()
+        assert harness.enough.wait(10)
+        harness.wait(lambda: worker.in_flight() == InFlight(0, 0, 0.0))
 
 
 def ended(worker, kind):
