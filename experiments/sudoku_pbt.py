@@ -136,8 +136,8 @@ def main(args: Args) -> int:
             with resumed_run(out) as settings:
                 place = {} if args.address is None else {"address": args.address}
                 return run(Args(**settings | place), out, resume=True)
-        population(args)  # refuse what is wrong before there is a directory
-        with new_run(out, asdict(args)):
+        spec = population(args)  # refuses what is wrong before there is a directory
+        with new_run(out, asdict(args), spec.to_dict()):
             return run(args, out, resume=False)
     except PbtAgentsError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pbt_agents.errors import ConfigError
+
 
 def write_json(path: Path, content: Any) -> None:
     """Strict JSON, whole or not at all: numbers that are not finite become the strings that float() reads."""
@@ -18,6 +20,14 @@ def write_json(path: Path, content: Any) -> None:
     aside.replace(path)
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote, numbers that are not finite included. Raises ConfigError when it is no JSON."""
+    try:
+        return restored(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ConfigError(f"'{path}' cannot be read: {error}. Is it whole?") from error
+
+
 def plain(content: Any) -> Any:
     """What strict JSON can hold of it: numpy's scalars as numbers, numbers that are not finite as strings."""
     if isinstance(content, Mapping):
@@ -26,3 +36,12 @@ def plain(content: Any) -> Any:
         return [plain(value) for value in content]
     content = content.item() if hasattr(content, "item") else content
     return str(content) if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def restored(content: Any) -> Any:
+    """The inverse of `plain`, for what was read from JSON."""
+    if isinstance(content, dict):
+        return {key: restored(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [restored(value) for value in content]
+    return float(content) if content in ("nan", "inf", "-inf") else content

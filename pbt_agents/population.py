@@ -1,10 +1,11 @@
 """What a population is: one agent, the values searched, and how selection works. A recipe is a file that exports POPULATION."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pbt_agents.config import AgentConfig, require
+from pbt_agents.search_space import search_space
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,9 @@ class PopulationSpec:
         """
         agent = replace(self.agent, fleet=replace(self.agent.fleet, slots=max(size, 1)))
         return replace(self, size=size, agent=agent, initial=self.initial if size == self.size else None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, defaults included, in plain values: for reading, and `agent` for AgentConfig.from_dict."""
+        ranges = search_space(self.search_space) if self.search_space else {}
+        space = {name: {"kind": type(domain).__name__, **asdict(domain)} for name, domain in ranges.items()}
+        return {**vars(self), "agent": self.agent.to_dict(), "search_space": space, "budget": asdict(self.budget)}

@@ -5,31 +5,30 @@ flag cannot change a run in its middle.
 """
 
 import fcntl
-import json
 import os
-import platform
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pbt_agents.errors import ConfigError
-from pbt_agents.json_files import write_json
+from pbt_agents.json_files import read_json, write_json
+from pbt_agents.provenance import provenance
 
 MANIFEST, _LOCK = "run.json", ".lock"
-_PACKAGES = ("torch", "ray", "transformers", "peft", "pyarrow")
 
 
 @contextmanager
-def new_run(out: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Claim a directory for the time of the block. Raises ConfigError when it is in use, not empty or cannot be written."""
+def new_run(out: Path, settings: Mapping[str, Any], population: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """Claim a directory for the time of the block. Raises ConfigError when it is in use, not empty or cannot be written.
+
+    `settings` are what a resumed run starts from, `population` is everything that they come to (PopulationSpec.to_dict).
+    """
     if out.exists() and (not out.is_dir() or any(file.name != _LOCK for file in out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not an empty directory. Continue its run with --resume, or choose another --out.")
     with _claim(out):
-        write_json(out / MANIFEST, {"settings": dict(settings), "machine": _machine(), "started": time.time()})
+        write_json(out / MANIFEST, {"settings": settings, "population": population, "started": time.time(), **provenance()})
         yield out
 
 
@@ -39,7 +38,17 @@ def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
     if not (out / MANIFEST).exists():
         raise ConfigError(f"nothing to resume in '{out}': it holds no {MANIFEST}. Name the directory of an earlier run.")
     with _claim(out):
-        yield json.loads((out / MANIFEST).read_text())["settings"]
+        yield read_json(out / MANIFEST)["settings"]
+
+
+def manifest_around(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The run that this folder lies in, or is: its directory and manifest. None when it lies in no run."""
+    resolved = folder.resolve()
+    for run in (resolved, *resolved.parents):
+        if (run / MANIFEST).is_file():
+            content = read_json(run / MANIFEST)
+            return (run, content) if isinstance(content, dict) and "settings" in content else None
+    return None
 
 
 @contextmanager
@@ -64,8 +73,3 @@ def _lock(out: Path) -> int:
         os.close(lock)
         raise ConfigError(f"another run is at work in '{out}'. Choose another --out.") from error
     return lock
-
-
-def _machine() -> dict[str, Any]:
-    packages = {name: version(name) for name in _PACKAGES}
-    return {"python": sys.version.split()[0], "platform": platform.platform(), "cores": os.cpu_count(), "packages": packages}

@@ -1,9 +1,11 @@
 import json
+import math
 
 import numpy as np
 import pytest
 
-from pbt_agents.json_files import write_json
+from pbt_agents.errors import ConfigError
+from pbt_agents.json_files import read_json, write_json
 
 
 def read_strictly(path):
@@ -32,3 +34,15 @@ def test_a_write_that_fails_leaves_the_former_file(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"value": object()})
     assert read_strictly(tmp_path / "a.json") == {"value": 1}
+
+
+def test_what_was_written_is_read_back_as_it_was(tmp_path):
+    content = {"cap": math.inf, "list": [-math.inf, 1, "word"], "inner": {"none": None}}
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == content
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path):
+    (tmp_path / "a.json").write_text('{"half": ')
+    with pytest.raises(ConfigError, match=r"a\.json' cannot be read"):
+        read_json(tmp_path / "a.json")

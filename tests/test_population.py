@@ -1,6 +1,8 @@
+import json
 from dataclasses import replace
 
 import pytest
+from ray import tune
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
@@ -64,3 +66,12 @@ def test_more_members_than_slots_are_refused_before_they_fail_one_by_one():
 def test_a_recipe_searches_settings_that_an_agent_has(name):
     recipe, _ = load("population", name)
     agent_search_space(recipe.agent, recipe.search_space)
+
+
+def test_written_out_it_has_every_setting_of_the_agent_and_every_range():
+    agent = AgentConfig().with_values({"learning_rate": 2e-3, "slots": 2})
+    written = PopulationSpec(agent, {"window": [1, 4], "ratio_max": tune.uniform(2.0, 8.0)}, size=2).to_dict()
+    assert AgentConfig.from_dict(json.loads(json.dumps(written["agent"]))) == agent
+    ladder, line = {"kind": "Ladder", "values": (1, 4)}, {"kind": "LinearRange", "low": 2.0, "high": 8.0}
+    assert written["search_space"] == {"window": ladder, "ratio_max": line}
+    assert (written["size"], written["budget"]["updates"], written["exploit"]) == (2, 60, True)

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pbt_agents.errors import ConfigError
-from pbt_agents.run_folder import MANIFEST, new_run, resumed_run
+from pbt_agents.run_folder import MANIFEST, manifest_around, new_run, resumed_run
 
 HOLD = """
 import sys
@@ -33,7 +34,6 @@ def test_settings_are_on_disk_as_soon_as_the_run_begins_and_are_what_a_resumed_o
     with new_run(tmp_path / "a" / "run", settings) as folder:
         manifest = json.loads((folder / MANIFEST).read_text())
     assert manifest["settings"] == settings
-    assert set(manifest["machine"]["packages"]) >= {"torch", "ray"}
     with resumed_run(tmp_path / "a" / "run") as resumed:
         assert resumed == settings
 
@@ -100,3 +100,28 @@ def test_a_directory_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written: Not a directory"), new_run(tmp_path / "file" / "run", {}):
         pytest.fail("it began")
+
+
+def test_a_manifest_says_what_the_settings_come_to_and_what_ran_them(tmp_path):
+    with new_run(tmp_path / "run", {"seed": 3}, {"agent": {"seed": 3}, "size": 2}) as folder:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    assert manifest["population"] == {"agent": {"seed": 3}, "size": 2}
+    assert set(manifest) == {"settings", "population", "started", "command", "working_directory", "git", "packages", "machine"}
+
+
+def test_a_manifest_is_found_from_any_folder_of_its_run_with_numbers_that_are_not_finite(tmp_path):
+    adapter = tmp_path / "run" / "population" / "agent0" / "checkpoint_000001" / "trainer"
+    with new_run(tmp_path / "run", {"seed": 3}, {"agent": {"objective": {"ratio_max": math.inf}}}):
+        adapter.mkdir(parents=True)
+    run, manifest = manifest_around(adapter)
+    assert run == (tmp_path / "run").resolve()
+    assert manifest["population"]["agent"]["objective"]["ratio_max"] == math.inf
+
+
+def test_another_programs_file_of_the_same_name_is_no_manifest(tmp_path):
+    (tmp_path / MANIFEST).write_text('["mine"]')
+    assert manifest_around(tmp_path) is None
+
+
+def test_a_folder_outside_any_run_has_no_manifest(tmp_path):
+    assert manifest_around(tmp_path / "nowhere") is None

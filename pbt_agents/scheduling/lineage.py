@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.json_files import plain, write_json
+from pbt_agents.json_files import plain, restored, write_json
 
 Values = Mapping[str, Any]
 
@@ -117,7 +117,7 @@ class Lineage:
         if len(whole) < len(records):
             os.truncate(self._journal, len(whole))
         for line in whole.splitlines():
-            self._apply(_restored(json.loads(line)))
+            self._apply(restored(json.loads(line)))
 
     def _write(self, record: dict[str, Any]) -> None:
         with self._journal.open("ab") as file:
@@ -159,11 +159,3 @@ def write_schedule(lineage: Lineage, path: Path, winner: str, score: float, step
     """What a single run has to replay to repeat the winner's training."""
     segments = [asdict(segment) for segment in lineage.schedule(winner)]
     write_json(path, {"winner": winner, "score": score, "step_unit": step_unit, "segments": segments})
-
-
-def _restored(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _restored(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_restored(value) for value in content]
-    return float(content) if content in ("nan", "inf", "-inf") else content
