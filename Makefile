@@ -17,7 +17,7 @@ test: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy pbt_agents
+	$(BIN)/mypy pbt_agents experiments
 	$(BIN)/lint-imports --config setup.cfg
 
 setup: $(STAMP)

@@ -64,11 +64,13 @@ def candidates(board: Grid) -> NDArray[np.bool_]:
     height, width = BOX_SHAPE[SIZE]
     boxes = held.reshape(SIZE // height, height, SIZE // width, width, SIZE).any((1, 3))
     seen = held.any(1, keepdims=True) | held.any(0, keepdims=True) | boxes.repeat(height, 0).repeat(width, 1)
-    return ~seen & (cells == 0)[..., None]
+    allowed: NDArray[np.bool_] = ~seen & (cells == 0)[..., None]
+    return allowed
 
 
 def _uniform(weights: NDArray[np.generic]) -> Probabilities:
-    return weights / weights.sum()
+    shares: Probabilities = weights / weights.sum()
+    return shares
 
 
 def draw(moves: Probabilities, rng: Generator) -> str:

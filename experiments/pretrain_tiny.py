@@ -71,7 +71,8 @@ def imitation_loss(logits: torch.Tensor, lessons: Batch) -> torch.Tensor:
     spoken = reached > 0
     targets, reached = lessons.targets[spoken], reached[spoken]
     own_entropy = torch.special.xlogy(targets, targets / reached[:, None]).sum()
-    return (own_entropy - (targets * torch.log_softmax(logits[spoken].float(), -1)).sum()) / lessons.moves
+    loss: torch.Tensor = (own_entropy - (targets * torch.log_softmax(logits[spoken].float(), -1)).sum()) / lessons.moves
+    return loss
 
 
 def learning_rate(args: Args, step: int) -> float:

@@ -94,7 +94,8 @@ class Evaluator:
         return Scores(episodes, sampled["fitness"], sampled["fitness_se"], greedy["fitness"], greedy["fitness_se"], lost)
 
     def _tasks(self, split: Split, episodes: int) -> list[int]:
-        return np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
+        tasks: list[int] = np.random.default_rng([self._config.seed, _SPLIT_STREAMS[split]]).integers(1 << 62, size=episodes).tolist()
+        return tasks
 
     def _fitness(self, agent: str | None, split: Split, tasks: Sequence[int], temperature: float) -> dict[str, float]:
         make = environment_maker(self._config.environment, split)

@@ -32,7 +32,7 @@ def check_context(folder: str, tokens: int) -> None:
 
 def cache_bytes_per_token(folder: str, bytes_per_value: int = 4) -> int:
     """What one token takes in an engine's key-value cache."""
-    config = json.loads((Path(folder) / "config.json").read_text())
+    config: dict[str, int] = json.loads((Path(folder) / "config.json").read_text())
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     return 2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * width * bytes_per_value

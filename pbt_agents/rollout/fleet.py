@@ -135,7 +135,8 @@ class _FleetKeeper:
         return FleetInfo(self._folder, tuple(info for info, _ in started), started[0][1])
 
     def health(self) -> list[dict[str, float]]:
-        return ray.get([engine.health.remote() for engine in self._engines])
+        counters: list[dict[str, float]] = ray.get([engine.health.remote() for engine in self._engines])
+        return counters
 
     def renew(self) -> None:
         self._renewed = time.monotonic()
@@ -178,7 +179,8 @@ class EngineFleet:
 
     def health(self) -> list[dict[str, float]]:
         """Process id and counters of each engine, from itself. Raises ray's RayActorError when one is gone."""
-        return ray.get(self._keeper.health.remote())
+        counters: list[dict[str, float]] = ray.get(self._keeper.health.remote())
+        return counters
 
     def close(self) -> None:
         """Stop renewing; the fleet ends itself when no other holder does."""
@@ -193,7 +195,8 @@ class EngineFleet:
 
     def _started(self) -> FleetInfo:
         try:
-            return ray.get(self._keeper.info.remote())
+            info: FleetInfo = ray.get(self._keeper.info.remote())
+            return info
         except ray.exceptions.RayActorError as error:
             raise EngineDiedError(f"the engines did not start: {error}") from error
         except ray.exceptions.RayTaskError as error:

@@ -38,7 +38,7 @@ def needs_patch(wrapper_class: type) -> bool:
     ones = torch.ones(tokens, width)
     output = torch.zeros(tokens, width)
     slots = (torch.ones(2, 1, rank, width),), (torch.ones(2, 1, width, rank),)
-    with _LargestTensor() as made:
+    with _LargestTensor() as made:  # type: ignore[no-untyped-call]
         wrapper.add_lora_linear(output, ones, *slots, 1.0, (width,))
     own = torch.tensor([float(rank * width), 0.0] * 4)
     return not torch.equal(output[:, 0], own) or made.numel >= tokens * rank * width
@@ -97,7 +97,8 @@ def add_lora_linear(
 
 def _other_slots(self: Any, slots: int, rank: int) -> torch.Tensor:
     """[tokens, slots * rank]: true where the column belongs to a slot that is not the token's. Made once per batch."""
-    if (slots, rank) not in self._masks:
+    masks: dict[tuple[int, int], torch.Tensor] = self._masks
+    if (slots, rank) not in masks:
         own = self.token_lora_indices[:, None] == torch.arange(slots, device=self.device)
-        self._masks[slots, rank] = ~own.repeat_interleave(rank, 1)
-    return self._masks[slots, rank]
+        masks[slots, rank] = ~own.repeat_interleave(rank, 1)
+    return masks[slots, rank]

@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ __all__ = ["BASE", "ENGINE_ENVIRONMENT", "UNPUBLISHED", "EngineSpec", "VLLMEngin
 BASE = PolicyId("", 0, 0)
 """Stamped on what the base model samples."""
 
+Value = TypeVar("Value")
+
 
 class VLLMEngine:
     """Implements LocalEngine. Methods with an underscore that touch vLLM run in the step thread only."""
@@ -46,6 +48,7 @@ class VLLMEngine:
         self._vllm = build_engine(spec)
         self._vocabulary = self._vllm.model_config.get_vocab_size()
         self._slots = {agent: lora_request(agent, slot) for slot, agent in enumerate(spec.agents, start=1)}
+        self._layout: AdapterLayout
         (self._layout,) = self._vllm.collective_rpc("register_slots", args=(list(self._slots.values()), spec.lora_rank))
         self._policies = {agent: PolicyId(agent, UNPUBLISHED, 0) for agent in spec.agents}
         self._checksums = dict.fromkeys(spec.agents, "")
@@ -97,9 +100,9 @@ class VLLMEngine:
         if agent not in self._slots:
             raise EngineError(f"no slot for agent '{agent}'. This engine serves {', '.join(self._slots)}.")
 
-    async def _between_steps(self, closure: Callable[[], Any]) -> Any:
+    async def _between_steps(self, closure: Callable[[], Value]) -> Value:
         """What `closure` returns in the step thread. Its EngineError is the caller's; any other error ends the engine."""
-        answer: Answer[Any] = Answer()
+        answer: Answer[Value] = Answer()
 
         def run() -> None:
             try:
@@ -186,7 +189,8 @@ class VLLMEngine:
 
     def _logprob(self, request: Request) -> float:
         """Of all its tokens so far."""
-        return self._state(request).logprobs_processor.cumulative_logprob
+        logprob: float = self._state(request).logprobs_processor.cumulative_logprob
+        return logprob
 
     def _quarantine(self, sick: list[Request]) -> None:
         """Fail all that the agents of these requests asked, and clean the cache: a block that holds a NaN spoils whoever gets it next."""

@@ -116,10 +116,12 @@ class InPlacePBT(PopulationBasedTraining):
         if step == former or not math.isfinite(result.get(self._metric, 0.0)):
             # Due at once: a member that diverged, or finds nothing to learn from, may never take a step again.
             self._trial_state[trial].last_perturbation_time = -math.inf
-        decision = super().on_trial_result(tune_controller, trial, result)
+        decision: str = super().on_trial_result(tune_controller, trial, result)
         if trial.is_restoring:
-            return TrialScheduler.NOOP
-        return TrialScheduler.CONTINUE if decision == TrialScheduler.PAUSE and self._lives_on(trial) else decision
+            decision = TrialScheduler.NOOP
+        elif decision == TrialScheduler.PAUSE and self._lives_on(trial):
+            decision = TrialScheduler.CONTINUE
+        return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """The last result of a trial comes only here."""

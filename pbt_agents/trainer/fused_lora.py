@@ -28,7 +28,8 @@ def _fused_forward(layer: Any, plain: Callable[..., Tensor]) -> Callable[..., Te
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if layer.disable_adapters or layer.merged:
             return plain(x, *args, **kwargs)
-        return _LoraLinear.apply(x, base.weight, base.bias, a.weight, b.weight, scale)
+        output: Tensor = _LoraLinear.apply(x, base.weight, base.bias, a.weight, b.weight, scale)  # type: ignore[no-untyped-call]
+        return output
 
     return forward
 

@@ -30,6 +30,7 @@ def _logits_before(model: PeftModel, token_ids: Tensor, loss_mask: Tensor) -> Te
     # A hook rather than a call of the head, since some architectures scale or cap the logits behind it.
     hook = model.get_output_embeddings().register_forward_pre_hook(select)
     try:
-        return model(input_ids=token_ids[:, :-1], use_cache=False).logits
+        logits: Tensor = model(input_ids=token_ids[:, :-1], use_cache=False).logits
+        return logits
     finally:
         hook.remove()
