@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import _interpreter  # noqa: F401
+
 from pbt_agents.command_line import parse
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec, build_engine, lora_request
 

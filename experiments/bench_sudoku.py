@@ -6,6 +6,7 @@ OMP_NUM_THREADS=1 python experiments/bench_sudoku.py --puzzles 300
 import argparse
 import time
 
+import _interpreter  # noqa: F401
 import numpy as np
 
 from pbt_agents.environments._sudoku_board import make_puzzle

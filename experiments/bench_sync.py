@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+import _interpreter  # noqa: F401
 import bench_engine
 import numpy as np
 import torch

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import _interpreter  # noqa: F401
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import _interpreter  # noqa: F401
 import numpy as np
 import torch
 

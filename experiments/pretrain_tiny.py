@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import _interpreter  # noqa: F401
 import torch
 from _tiny_lessons import Batch, School, batch
 from _tiny_teacher import Teacher

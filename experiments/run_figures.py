@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _interpreter  # noqa: F401
 import numpy as np
 
 from pbt_agents.command_line import parse

