@@ -16,7 +16,9 @@ import types
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pbt_agents.errors import nearest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -29,7 +31,7 @@ def parse(kind: type[ArgsT], argv: Sequence[str] | None = None) -> ArgsT:
 
     Of a flag that is given twice the last one holds; where it takes several values, they add up.
     """
-    parser = ArgumentParser(
+    parser = _Parser(
         description=sys.modules[kind.__module__].__doc__,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,  # the dataclass has its own
@@ -42,8 +44,22 @@ def parse(kind: type[ArgsT], argv: Sequence[str] | None = None) -> ArgsT:
         shown = text if default is MISSING else f"{text} [{default}]"
         flag, required = f"--{field.name.replace('_', '-')}", default is MISSING
         parser.add_argument(flag, help=shown.strip(), required=required, **_reading(types_of[field.name]))
-    given = vars(parser.parse_args(argv))
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        near = nearest(unknown[0], parser.flags())
+        parser.error(f"unknown flag or value '{unknown[0]}'.{f' Did you mean {near}?' if near else ''}")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()})
+
+
+class _Parser(ArgumentParser):
+    """Refuses in one line, as the scripts do."""
+
+    def flags(self) -> list[str]:
+        return list(self._option_string_actions)
+
+    def error(self, message: str) -> NoReturn:
+        sentence = message if message.endswith((".", "?")) else f"{message}."
+        self.exit(2, f"error: {sentence} All flags: {self.prog} --help\n")
 
 
 def field_sentences(kind: type) -> dict[str, str]:

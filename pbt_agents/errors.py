@@ -36,9 +36,15 @@ class GuardError(PbtAgentsError):
     """A run-time check found that what ran is not what was asked; training on would be silently wrong."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name, with the nearest known one."""
+def unknown_name(kind: str, name: str, known: Iterable[str], listed: str | None = None) -> ConfigError:
+    """The error for a misspelt name, with the nearest known one. A list too long for one line is named by `listed`, where it stands."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return ConfigError(f"unknown {kind} '{name}'.{hint} Known: {', '.join(known)}.")
+    near = nearest(name, known)
+    hint = f" Did you mean '{near}'?" if near else ""
+    whole = f"All are listed in {listed}" if listed else f"Known: {', '.join(known)}"
+    return ConfigError(f"unknown {kind} '{name}'.{hint} {whole}.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, if any is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
