@@ -1,13 +1,20 @@
 """From what the user calls a model to a folder on this machine, once, before anything else needs it."""
 
 import json
+import math
+import struct
 from pathlib import Path
+from typing import Any
 
 from pbt_agents.assets import tiny_model_path
 from pbt_agents.errors import ConfigError
 
 _NEEDED = ("config.json", "tokenizer_config.json")
 _INDEX = "model.safetensors.index.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""Files that hold a vocabulary; a model has one of them."""
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Those whose blocks have the projections that adapters go on, and that vLLM serves with adapters."""
 
 
 def resolve_model(name: str) -> str:
@@ -23,19 +30,76 @@ def resolve_model(name: str) -> str:
     return str(folder.resolve())
 
 
+def check_model(folder: str) -> None:
+    """Raises ConfigError when the model in a folder has another architecture, no vocabulary, or weights that are cut off."""
+    asked = _config(folder).get("architectures") or []
+    if not set(asked) & set(ARCHITECTURES):
+        raise ConfigError(
+            f"the model in '{folder}' is {' or '.join(asked) or 'of an architecture that its config.json does not name'}, "
+            f"but adapters are made for {', '.join(ARCHITECTURES)}. Choose a model of one of these."
+        )
+    if not any((Path(folder) / file).exists() for file in _TOKENIZERS):
+        raise ConfigError(
+            f"the model folder '{folder}' has no tokenizer, that is none of {', '.join(_TOKENIZERS)}. "
+            "Save the model's tokenizer into it with save_pretrained."
+        )
+    for name in _weights(Path(folder)):
+        for file in Path(folder).glob(name):
+            if not _is_whole(file):
+                raise ConfigError(f"the weights '{file}' are cut off, or are no safetensors file. Copy or download them anew.")
+
+
 def check_context(folder: str, tokens: int) -> None:
     """Raises ConfigError when an episode of so many tokens is longer than the model was made for."""
-    made_for = json.loads((Path(folder) / "config.json").read_text()).get("max_position_embeddings")
+    made_for = _config(folder).get("max_position_embeddings")
     if made_for is not None and tokens > made_for:
         raise ConfigError(f"max_episode_tokens is {tokens}, but the model in '{folder}' was made for {made_for}. Lower max_episode_tokens.")
 
 
 def cache_bytes_per_token(folder: str, bytes_per_value: int = 4) -> int:
     """What one token takes in an engine's key-value cache."""
-    config: dict[str, int] = json.loads((Path(folder) / "config.json").read_text())
+    config: dict[str, int] = _config(folder)
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     return 2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * width * bytes_per_value
+
+
+def vocabulary_size(folder: str) -> int:
+    return int(_config(folder)["vocab_size"])
+
+
+def weight_bytes(folder: str, bytes_per_value: int = 4) -> int:
+    """What the weights take in memory, whatever type they have in their files."""
+    sizes = [tensor for name in _weights(Path(folder)) for file in Path(folder).glob(name) for tensor in _tensors(file)]
+    return bytes_per_value * sum(int(math.prod(tensor["shape"])) for tensor in sizes)
+
+
+def _config(folder: str) -> dict[str, Any]:
+    file = Path(folder) / "config.json"
+    try:
+        return dict(json.loads(file.read_text()))
+    except ValueError as error:
+        raise ConfigError(f"'{file}' is not JSON: {error}. Save the model anew with save_pretrained.") from error
+
+
+def _tensors(file: Path) -> list[dict[str, Any]]:
+    """What a safetensors file says of its tensors: dtype, shape and data_offsets."""
+    with file.open("rb") as content:
+        (length,) = struct.unpack("<Q", content.read(8))
+        return [tensor for name, tensor in json.loads(content.read(length)).items() if name != "__metadata__"]
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file is as long as it says. A pointer that git-lfs did not follow, and a broken download, are not."""
+    try:
+        with file.open("rb") as content:
+            (length,) = struct.unpack("<Q", content.read(8))
+        if length > file.stat().st_size:
+            return False
+        ends = [int(tensor["data_offsets"][1]) for tensor in _tensors(file)]
+        return file.stat().st_size == 8 + int(length) + max(ends, default=0)
+    except (struct.error, ValueError, KeyError):
+        return False
 
 
 def _missing(folder: Path) -> str | None:

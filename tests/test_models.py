@@ -1,4 +1,6 @@
+import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +11,15 @@ from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundEr
 
 from pbt_agents.assets import tiny_model_path
 from pbt_agents.errors import ConfigError
-from pbt_agents.models import cache_bytes_per_token, check_context, resolve_model
+from pbt_agents.models import (
+    ARCHITECTURES,
+    cache_bytes_per_token,
+    check_context,
+    check_model,
+    resolve_model,
+    vocabulary_size,
+    weight_bytes,
+)
 
 
 @pytest.fixture
@@ -216,3 +226,66 @@ def test_what_a_token_takes_in_the_cache_follows_from_the_config(model, config, 
 def test_a_copy_of_the_tiny_model_is_a_model_of_ones_own(tmp_path):
     shutil.copytree(tiny_model_path(), tmp_path / "own")
     assert resolve_model(str(tmp_path / "own")) == str(tmp_path / "own")
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A copy of the tiny model, to be broken."""
+    shutil.copytree(tiny_model_path(), tmp_path / "own")
+    check_model(str(tmp_path / "own"))
+    return tmp_path / "own"
+
+
+def changed(model, **values):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({name: value for name, value in (config | values).items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("architectures", "told"),
+    [
+        (["GPT2LMHeadModel"], "is GPT2LMHeadModel, but adapters are made for LlamaForCausalLM"),
+        (["T5Model", "T5ForConditionalGeneration"], "is T5Model or T5ForConditionalGeneration"),
+        ([], "is of an architecture that its config.json does not name"),
+        (None, "is of an architecture that its config.json does not name"),
+    ],
+)
+def test_an_architecture_that_adapters_are_not_made_for_is_refused(own, architectures, told):
+    changed(own, architectures=architectures)
+    with pytest.raises(ConfigError, match=told):
+        check_model(str(own))
+
+
+def test_vllm_serves_every_architecture_with_adapters_on_the_projections_that_are_trained():
+    """Read from its source, since importing it takes long."""
+    models = Path(importlib.util.find_spec("vllm").origin).parent / "model_executor" / "models"
+    registry = (models / "registry.py").read_text()
+    for name in ARCHITECTURES:
+        (module,) = re.search(rf'"{name}": \(\s*"(\w+)",\s*"{name}"', registry).groups()
+        source = (models / f"{module}.py").read_text()
+        assert re.search(rf"class {name}\((LlamaForCausalLM|[^)]*SupportsLoRA)", source), name
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", b"\xff" * 64, b"\2\0\0\0\0\0\0\0{]"]
+)
+def test_weights_that_are_no_safetensors_file_are_refused(own, content):
+    """As a pointer is that git-lfs did not follow."""
+    (own / "model.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"own/model\.safetensors' are cut off, or are no safetensors file"):
+        check_model(str(own))
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_weights_of_another_length_than_they_say_are_refused(own, change):
+    content = (own / "model.safetensors").read_bytes()
+    (own / "model.safetensors").write_bytes(content[:change] if change < 0 else content + b"x")
+    with pytest.raises(ConfigError, match="cut off"):
+        check_model(str(own))
+
+
+def test_a_model_takes_four_bytes_for_each_value_of_its_file_whatever_type_that_has():
+    """The tiny model's file: 2 bytes each, and a header of some thousand."""
+    file = tiny_model_path() / "model.safetensors"
+    assert weight_bytes(str(tiny_model_path())) == pytest.approx(2 * file.stat().st_size, rel=0.01)
+    assert vocabulary_size(str(tiny_model_path())) == 32
