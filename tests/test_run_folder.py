@@ -125,3 +125,50 @@ def test_another_programs_file_of_the_same_name_is_no_manifest(tmp_path):
 
 def test_a_folder_outside_any_run_has_no_manifest(tmp_path):
     assert manifest_around(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_run_that_is_refused_leaves_nothing_that_was_not_there(tmp_path, there):
+    """B82."""
+    out = tmp_path / "a" / "run"
+    if there:
+        out.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="does not fit"), new_run(out, {}):
+        raise ConfigError("does not fit")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_is_refused_after_it_made_something_keeps_all(tmp_path):
+    def refused_late():
+        with new_run(tmp_path / "run", {"seed": 1}) as folder:
+            (folder / "population").mkdir()
+            raise ConfigError("does not fit")
+
+    with pytest.raises(ConfigError, match="does not fit"):
+        refused_late()
+    with resumed_run(tmp_path / "run") as settings:
+        assert settings == {"seed": 1}
+
+
+def test_a_run_that_fails_keeps_its_directory(tmp_path):
+    with pytest.raises(OSError, match="died"), new_run(tmp_path / "run", {"seed": 1}):
+        raise OSError("died")
+    assert (tmp_path / "run" / MANIFEST).exists()
+
+
+def test_who_finds_another_run_at_work_takes_nothing_from_it(tmp_path, other_process):
+    (tmp_path / "run" / MANIFEST).rename(tmp_path / "aside")  # as in the moment before it is written
+    with pytest.raises(ConfigError, match="another run is at work"), new_run(tmp_path / "run", {}):
+        pytest.fail("it began")
+    assert (tmp_path / "run" / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "told"), [("thesis.txt/run", "Not a directory"), ("x" * 256, "File name too long"), ("/proc/run", "No such file or directory")]
+)
+def test_a_directory_that_cannot_be_made_is_refused_with_the_systems_reason(tmp_path, out, told):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=rf"cannot be written: {told}\. Choose another --out"), new_run(tmp_path / out, {}):
+        pytest.fail("it began")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
