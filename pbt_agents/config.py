@@ -49,7 +49,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         allowed = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-        require(self.lora_rank in allowed, f"lora_rank must be one that the engine serves ({allowed}), got {self.lora_rank}.")
+        require(self.lora_rank in allowed, f"lora_rank must be one that the engine serves {allowed}, got {self.lora_rank}.")
         require(self.lora_alpha > 0, f"lora_alpha must be above 0, got {self.lora_alpha}.")
 
 
@@ -158,7 +158,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
-        require(0 < rate < 1 and math.isfinite(rate), f"learning_rate must lie in (0, 1), got {rate}.")
+        require(0 < rate < 1 and math.isfinite(rate), f"learning_rate must lie in (0, 1), got {rate}. Common are 1e-5 to 1e-3.")
         require(self.groups_per_batch >= 1, f"groups_per_batch must be at least 1, got {self.groups_per_batch}.")
         require(self.advantage in ADVANTAGES, f"advantage is one of {ADVANTAGES}, got '{self.advantage}'.")
         require(self.normalizer in ("token", "constant"), f"normalizer is 'token' or 'constant', got '{self.normalizer}'.")
@@ -193,7 +193,7 @@ class FleetConfig:
         require(self.slots >= 1, f"slots must be at least 1, got {self.slots}.")
         require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
         require(self.kv_cache_bytes >= 0, f"kv_cache_bytes cannot be negative, got {self.kv_cache_bytes}. 0 takes what is needed.")
-        require(0 <= self.gpus_per_engine < math.inf, f"gpus_per_engine cannot be negative, got {self.gpus_per_engine}. 0 runs on the CPU.")
+        require(0 <= self.gpus_per_engine <= 1, f"gpus_per_engine must lie in [0, 1], got {self.gpus_per_engine}. 0 runs on the CPU.")
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ def field_path(name: str) -> tuple[str | None, str]:
     paths = field_paths()
     if name in paths:
         return paths[name]
-    raise unknown_name("setting", name, paths)
+    alike = [path for path in paths if ("." in path) == ("." in name)]
+    raise unknown_name("setting", name, alike, listed="pbt_agents/config.py")
 
 
 def field_paths() -> dict[str, tuple[str | None, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -94,3 +95,43 @@ class ResourceMeter:
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def available_memory() -> int:
+    """Bytes that new processes may take before something is killed: what the machine has, or what the cgroup of this process leaves."""
+    return min([psutil.virtual_memory().available, *map(_left_in, _memory_cgroups())])
+
+
+def gpu_memory() -> list[int]:
+    """Bytes of each GPU that this process may use, in the driver's order; empty where there is none."""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        listed = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    sizes = [int(mebibytes) << 20 for mebibytes in listed]
+    return sizes if visible is None else sizes[: len([gpu for gpu in visible.split(",") if gpu.strip()])]
+
+
+def _memory_cgroups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Folders of this process's memory cgroups, version 1 or 2, and those around them: each has a limit of its own."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return []
+    paths = [root / "memory" / path.lstrip("/") for _, kinds, path in lines if "memory" in kinds.split(",")]
+    paths += [root / path.lstrip("/") for number, kinds, path in lines if (number, kinds) == ("0", "")]
+    return [folder for path in paths for folder in (path, *path.parents) if folder.is_relative_to(root)]
+
+
+def _left_in(cgroup: Path) -> int:
+    """Limit less what is used and cannot be given back; no limit where the folder names none."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        try:
+            stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+            given_back = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+            return max(int((cgroup / limit).read_text()) - int((cgroup / used).read_text()) + given_back, 0)
+        except (OSError, ValueError):  # another version, or "max"
+            continue
+    return 1 << 62

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pbt_agents.capacity import cpus_per_member
 from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgentsError
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.json_files import write_json
@@ -19,7 +20,7 @@ from pbt_agents.resources import cores
 from pbt_agents.scheduling.lineage import write_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
 from pbt_agents.trainer.trainer import checked_objective
-from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, cpus_per_member, experiment_fleet, run_population
+from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, experiment_fleet, run_population
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")

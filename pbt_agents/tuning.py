@@ -18,7 +18,7 @@ from ray.tune import ResumeConfig
 from ray.tune.logger import JsonLoggerCallback
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from pbt_agents.config import require
+from pbt_agents.capacity import cpus_per_member
 from pbt_agents.dashboard.console import ConsoleLines
 from pbt_agents.dashboard.quiet import quiet_tune
 from pbt_agents.dashboard.wandb_runs import WandbRuns
@@ -26,7 +26,7 @@ from pbt_agents.models import resolve_model
 from pbt_agents.pipeline import AgentPipeline, slot_of
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import ResourceMeter, Usage, cores
-from pbt_agents.rollout.fleet import ENGINE_CPUS, EngineFleet, agent_names, engine_plan, fleet_name
+from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
 from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.mutation import Perturbation
 from pbt_agents.scheduling.restored import Restored
@@ -150,18 +150,6 @@ def experiment_fleet(spec: PopulationSpec, out: Path) -> EngineFleet:
 def member_name(trial: Any) -> str:
     slot = slot_of(trial.trial_id)
     return agent_names(slot + 1)[slot]
-
-
-def cpus_per_member(spec: PopulationSpec, available: float) -> float:
-    """A share of Ray's cores that lets all members run at once. Raises ConfigError when there is none."""
-    engines = ENGINE_CPUS * len(engine_plan(spec.agent))
-    share = int(100 * (available - engines) / spec.size) / 100
-    require(
-        share > 0,
-        f"{spec.size} members beside {len(engine_plan(spec.agent))} engines do not fit into {available:g} cores. "
-        "Take a smaller population or fewer engines.",
-    )
-    return min(share, 1.0)
 
 
 def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:

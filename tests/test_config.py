@@ -150,7 +150,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(make, field):
         ("adam_beta2", [0.0, 0.999], [-0.1, 1.0, math.nan]),
         ("weight_decay", [0.0, 0.1], [-0.1, math.inf, math.nan]),
         ("kv_cache_bytes", [0, 1 << 30], [-1]),
-        ("gpus_per_engine", [0.0, 0.5], [-0.5, math.inf, math.nan]),
+        ("gpus_per_engine", [0.0, 0.5, 1.0], [-0.5, 1.5, math.inf, math.nan]),
     ],
 )
 def test_a_number_is_taken_inside_its_range_alone(name, inside, outside):

@@ -5,32 +5,15 @@ from types import SimpleNamespace
 import pytest
 
 from pbt_agents.config import AgentConfig
-from pbt_agents.errors import ConfigError
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.scheduling.scheduler import InPlacePBT
-from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, cpus_per_member, population_scheduler
+from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, population_scheduler
 
 SPACE = {"learning_rate": [1e-4, 1e-3, 1e-2], "window": [1, 2, 4]}
 
 
 def spec(size, **values):
     return PopulationSpec(AgentConfig().with_values({"slots": size}), SPACE, size, **values)
-
-
-@pytest.mark.parametrize(("size", "cores", "share"), [(1, 2, 1.0), (4, 2, 0.37), (8, 2, 0.18), (2, 64, 1.0)])
-def test_all_members_and_the_engine_fit_into_the_cores_at_once(size, cores, share):
-    assert cpus_per_member(spec(size), cores) == share
-    assert size * share + 0.5 <= cores
-
-
-def test_engines_of_ones_own_take_their_share():
-    own = PopulationSpec(AgentConfig().with_values({"fleet": "per_agent", "slots": 4}), SPACE, 4)
-    assert cpus_per_member(own, 4) == 0.5
-
-
-def test_what_does_not_fit_is_refused_and_not_left_waiting():
-    with pytest.raises(ConfigError, match="200 members beside 1 engines do not fit into 2 cores"):
-        cpus_per_member(spec(200), 2)
 
 
 def test_members_begin_with_different_values_from_the_space():

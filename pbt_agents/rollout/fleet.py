@@ -91,6 +91,7 @@ def engine_spec(model_path: str, agents: tuple[str, ...], config: AgentConfig, n
         max_sequences=sequences,
         kv_cache_bytes=config.fleet.kv_cache_bytes or enough,
         seed=(config.seed * 1000 + number) % (1 << 32),
+        gpu_share=config.fleet.gpus_per_engine or 1.0,
     )
 
 

@@ -42,6 +42,8 @@ class EngineSpec:
     target_modules: tuple[str, ...] = PROJECTIONS
     seed: int = 0
     dtype: str = "float32"
+    gpu_share: float = 1.0
+    """Of a GPU's memory: so much must be free when the engine starts. Without a GPU it means nothing."""
 
     def __post_init__(self) -> None:
         if not self.agents or "" in self.agents or len(set(self.agents)) < len(self.agents):
@@ -58,7 +60,10 @@ def build_engine(spec: EngineSpec) -> Any:
 
     vllm_cpu_lora.install()
     # The CPU's default block of 128 tokens would leave short episodes without any prefix reuse.
-    cpu_only: dict[str, Any] = {"block_size": 32, "enforce_eager": True} if current_platform.is_cpu() else {}
+    if current_platform.is_cpu():
+        platform: dict[str, Any] = {"block_size": 32, "enforce_eager": True}
+    else:  # the default wants nearly a whole GPU to be free, which a second engine on it never finds
+        platform = {"gpu_memory_utilization": min(spec.gpu_share, 0.92)}
     arguments = EngineArgs(
         model=spec.model_path,
         dtype=spec.dtype,
@@ -79,7 +84,7 @@ def build_engine(spec: EngineSpec) -> Any:
         max_cpu_loras=len(spec.agents),
         lora_target_modules=list(spec.target_modules),
         worker_extension_cls="pbt_agents.rollout.vllm_extension.AdapterSlots",
-        **cpu_only,
+        **platform,
     )
     try:
         return LLMEngine.from_engine_args(arguments)

@@ -57,6 +57,12 @@ def test_every_engine_draws_from_a_seed_of_its_own_that_fits_32_bits(model, seed
     assert engine_spec(model, ("agent0",), config(seed=seed), number).seed == drawn
 
 
+@pytest.mark.parametrize(("gpus", "share"), [(0.4, 0.4), (1.0, 1.0), (0.0, 1.0)])
+def test_an_engine_takes_no_more_of_a_gpu_than_the_share_it_was_given(model, gpus, share):
+    """B76: else a second one finds too little free on the same GPU."""
+    assert engine_spec(model, ("agent0",), config(gpus_per_engine=gpus), 0).gpu_share == share
+
+
 def info(*served):
     engines = tuple(EngineInfo(f"engine{number}", 1, "ipc://x", agents, {}) for number, agents in enumerate(served))
     return FleetInfo("/tmp/x", engines, ())
