@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import _interpreter  # noqa: F401
+
+from pbt_agents.capacity import check_capacity
 from pbt_agents.command_line import parse
 from pbt_agents.config import ObjectiveConfig, field_path, require
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
-from pbt_agents.models import check_context, resolve_model
+from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
@@ -81,7 +84,9 @@ def population(args: Args) -> PopulationSpec:
     )
     agent_search_space(agent, space)
     environment_maker(agent.environment, "train")
-    check_context(resolve_model(agent.model.path), agent.rollout.max_episode_tokens)
+    model = resolve_model(agent.model.path)
+    check_model(model)
+    check_context(model, agent.rollout.max_episode_tokens)
     require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
     return replace(recipe, agent=agent, search_space=space, budget=budget)
 
@@ -148,9 +153,11 @@ def main(args: Args) -> int:
 
 
 def run(args: Args, out: Path, resume: bool) -> int:
+    spec = population(args)
+    if args.address is None:
+        check_capacity(spec, out)
     from pbt_agents.training import compare, comparison, train  # takes seconds, and is not needed to refuse a wrong flag
 
-    spec = population(args)
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
     with ray_session(out, args.address):

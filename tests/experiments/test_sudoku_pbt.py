@@ -1,4 +1,4 @@
-"""The script's flags, refusals and exit codes. What it trains is in tests/test_main_job.py."""
+"""The script's flags and exit codes. What it refuses is in tests/test_wrong_use.py, what it trains in tests/test_main_job.py."""
 
 import json
 import math
@@ -53,54 +53,6 @@ def outcome(error=None):
     run = SimpleNamespace(lineage=SimpleNamespace(clones={}), usage=usage, members=[member])
     scored = {"best": member, "scores": "0.5", "validation": {"agent0": 0.5, "agent1": 0.25}, "base": SimpleNamespace(episodes=256)}
     return SimpleNamespace(run=run, engine_pids=([1], [1]), **scored)
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"population": 0}, "size must be at least 1, got 0"),
-        ({"updates": 0}, "updates must be above 0, got 0"),
-        ({"minutes": -1.0}, "minutes must be above 0, got -1.0"),
-        ({"window": -1}, "cannot be negative, got -1"),
-        ({"test_episodes": 1}, "test_episodes must be at least 2, got 1"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"environment": "sudokku"}, "Did you mean 'sudoku'"),
-        ({"environment": "sudoku:enormous"}, "enormous"),
-        ({"model": "/no/such/folder"}, "/no/such/folder"),
-        ({"set": ("learning_rte=1",)}, "Did you mean"),
-        ({"set": ("max_reuse",)}, "name=value"),
-        ({"set": ("group_size=abc",)}, "group_size is a whole number, got 'abc'"),
-        ({"set": ("learning_rate=None",)}, "learning_rate is a number, got None"),
-        ({"set": ("options={[]: 1}",)}, "options holds values by name, got '{[]: 1}'"),
-        ({"set": ("objective=cisppo",)}, "Did you mean 'cispo'"),
-        ({"set": ("objective=cispo:nonsense",)}, "no objective has any"),
-        ({"set": ("objective=reinforce", "ratio_max=3")}, "objective 'reinforce' does not use ratio_max"),
-        ({"set": ("max_reuse=1", "max_reuse=2")}, "--set names 'max_reuse' twice"),
-        ({"set": ("max_reuse=1", "buffer.max_reuse=2")}, "--set names 'buffer.max_reuse' twice"),
-        ({"set": ("window=0",), "window": 1}, "--set names 'window', which has a flag of its own. Use --window."),
-        ({"set": ("seed=1",)}, "Use --seed."),
-        ({"set": ("id=arithmetic",)}, "Use --environment."),
-        ({"set": ("model.path=/a/model",)}, "Use --model."),
-        ({"set": ("slots=3",)}, "size is 4, but the fleet has slots for 3"),
-        ({"set": ("learning_rate=1e-3", "ratio_max=3.0"), "window": 0}, "nothing is left to search of learning_rate, ratio_max, window"),
-        ({"out": "full"}, "not an empty directory"),
-        ({"resume": "empty"}, "nothing to resume in 'empty'"),
-        ({"resume": "nowhere"}, "nothing to resume in 'nowhere'"),
-        ({"resume": "full", "updates": 7}, "Leave the other flags out"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line_before_anything_starts_or_is_made(flags, named, here, trained, capsys):
-    """B82."""
-    calls = trained(outcome())
-    (here / "full").mkdir()
-    (here / "full" / "thesis.txt").touch()
-    (here / "empty").mkdir()
-    assert main(Args(**flags)) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert named in line
-    assert calls == []
-    assert sorted(str(path.relative_to(here)) for path in here.rglob("*")) == ["empty", "full", "full/thesis.txt"]
 
 
 def test_a_refusal_needs_neither_torch_nor_vllm(here):
