@@ -12,13 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import _interpreter  # noqa: F401
 
 from pbt_agents.capacity import check_capacity
 from pbt_agents.command_line import parse
 from pbt_agents.config import ObjectiveConfig, field_path, require
+from pbt_agents.dashboard.events import Failed, Interrupted, Note
+from pbt_agents.dashboard.reporter import Reporter, reporter_for
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
 from pbt_agents.models import check_context, check_model, resolve_model
@@ -28,9 +30,6 @@ from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import ray_session
 from pbt_agents.run_folder import new_run, resumed_run
 from pbt_agents.search_space import agent_search_space
-
-if TYPE_CHECKING:
-    from pbt_agents.training import Outcome
 
 
 @dataclass
@@ -61,12 +60,18 @@ class Args:
     """Directory of an interrupted run to go on with, under the same settings."""
     compare: bool = False
     """Afterwards train the same agents without copying, and one default agent, on the same CPU seconds."""
+    quiet: bool = False
+    """Print only the final report, and errors. Without it there is a live table on a terminal, and plain lines elsewhere."""
+    json: bool = False
+    """Print one JSON object per line on stdout for every event; pbt_agents/dashboard/json_lines.py lists them."""
     address: str | None = None
     """Ray cluster to join instead of a local one; 'auto' for the one running here."""
 
 
 _FLAG_OF = {"seed": "seed", "environment.id": "environment", "model.path": "model", "window": "window"}
 """Settings that have a flag of their own."""
+SESSION = ("address", "quiet", "json")
+"""Flags of a session: a run may be resumed with others."""
 _INFINITY = ("inf", "float('inf')")
 
 
@@ -134,57 +139,54 @@ def main(args: Args) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     out = Path(args.resume or args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
-        print(f"torch {check_torch()}, {check_engine()}", flush=True)
+        with reporter_for(args.quiet, args.json) as reporter:
+            return told(args, out, reporter)
+    except ConfigError as error:  # there is no reporter
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def told(args: Args, out: Path, reporter: Reporter) -> int:
+    """Everything that happens is told by events, and so is how it ends."""
+    try:
+        reporter.tell(Note(f"torch {check_torch()}, {check_engine()}"))
         if args.resume:
-            if args != Args(resume=args.resume, address=args.address):
-                raise ConfigError("--resume goes on under the settings of its run. Leave the other flags out, but for --address.")
+            session = {name: getattr(args, name) for name in SESSION}
+            require(
+                args == Args(resume=args.resume, **session),
+                "--resume goes on under the settings of its run. Leave the other flags out, but for --address and those about output.",
+            )
             with resumed_run(out) as settings:
-                place = {} if args.address is None else {"address": args.address}
-                return run(Args(**settings | place), out, resume=True)
+                place = {"address": settings["address"]} if args.address is None else {}
+                return run(Args(**settings | session | place), out, True, reporter)
         spec = population(args)  # refuses what is wrong before there is a directory
         with new_run(out, asdict(args), spec.to_dict()):
-            return run(args, out, resume=False)
+            return run(args, out, False, reporter)
     except PbtAgentsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        reporter.tell(Failed(str(error)))
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        print(f"interrupted. What was saved until then goes on with: python {sys.argv[0]} --resume {out}", file=sys.stderr)
+        reporter.tell(Interrupted(False, f"python {sys.argv[0]} --resume {out}"))
         return 130
 
 
-def run(args: Args, out: Path, resume: bool) -> int:
+def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
     spec = population(args)
     if args.address is None:
         check_capacity(spec, out)
-    from pbt_agents.training import compare, comparison, train  # takes seconds, and is not needed to refuse a wrong flag
+    from pbt_agents.training import compare, comparison, report, train  # takes seconds, and is not needed to refuse a wrong flag
 
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
+    reporter.tell(Note("starting Ray"))
     with ray_session(out, args.address):
-        outcome = train(spec, out, resume, args.test_episodes)
+        outcome = train(spec, out, resume, args.test_episodes, reporter)
         if outcome is None:
-            print(f"interrupted and saved. Go on with: python {sys.argv[0]} --resume {out}")
+            reporter.tell(Interrupted(True, f"python {sys.argv[0]} --resume {out}"))
             return 130
-        arms = compare(spec, outcome, out, resume, args.test_episodes) if args.compare else {}
-    report(outcome, arms, out)
+        arms = compare(spec, outcome, out, resume, args.test_episodes, reporter) if args.compare else {}
+    reporter.tell(report(outcome, arms, out))
     return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
-
-
-def report(outcome: "Outcome", arms: Mapping[str, "Outcome | None"], out: Path) -> None:
-    run, (started, ended) = outcome.run, outcome.engine_pids
-    print(f"\n{len(run.lineage.clones)} clones in {run.usage.seconds:.0f} s, {run.usage.cpu_s:.0f} CPU s, ", end="")
-    print(f"at most {run.usage.peak_pss_bytes / 2**30:.1f} GiB resident; engines {started} at the start, {ended} at the end")
-    print(f"test puzzles: {outcome.base.episodes}, none seen in training; in brackets all members on validation puzzles, sampled")
-    print(f"  base model   {outcome.base}")
-    for name, arm in {"population": outcome, **arms}.items():
-        print(f"  {name:<12} {standing(arm) if arm else 'interrupted'}")
-    print(f"adapter (loads with peft and vLLM): {out / 'best'}")
-    print(f"lineage and schedule: {out / 'population' / 'lineage.json'}, schedule.json beside it")
-
-
-def standing(outcome: "Outcome") -> str:
-    members = " ".join(f"{score:.2f}" for score in outcome.validation.values())
-    return f"{outcome.scores}  ({outcome.best.name} of {members})" if outcome.best else "no member has a score"
 
 
 if __name__ == "__main__":

@@ -82,6 +82,12 @@ class Evaluator:
         self._publish(folder)
         return self._fitness(self._agent, split, self._tasks(split, episodes), 1.0)["fitness"]
 
+    def played(self) -> int:
+        """Episodes so far, lost ones too. May be asked from any thread."""
+        counts = self._worker.stats()
+        lost = (count for name, count in counts.items() if name.startswith("rollout/aborted_"))
+        return int(counts.get("rollout/episodes", 0) + counts.get("rollout/evaluation_episodes_timed_out", 0) + sum(lost))
+
     def _publish(self, folder: Path) -> None:
         self._published += 1
         policy = PolicyId(self._agent, _GUEST_LINEAGE, self._published)

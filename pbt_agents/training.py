@@ -5,18 +5,24 @@ Owns the order of things and the files that a run leaves. How a population train
 
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pbt_agents.capacity import cpus_per_member
+from pbt_agents.dashboard.events import Arm, Note, Report
+from pbt_agents.dashboard.plain_lines import PlainLines
+from pbt_agents.dashboard.reporter import Reporter
+from pbt_agents.dashboard.stages import Stage, usual_start_s, write_start
 from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgentsError
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
 from pbt_agents.population import Budget, PopulationSpec
-from pbt_agents.resources import cores
+from pbt_agents.resources import cores, disk_bytes
+from pbt_agents.rollout.fleet import EngineFleet
 from pbt_agents.scheduling.lineage import write_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
 from pbt_agents.trainer.trainer import checked_objective
@@ -24,6 +30,10 @@ from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, experimen
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+
+
+Engines = tuple[list[dict[str, float]], list[dict[str, float]]]
+"""Process id and counters of each, before the first update and after the last."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +49,7 @@ class Outcome:
     base: Scores
     """Of the base model on the same tasks."""
     run: PopulationRun
-    engines: tuple[list[dict[str, float]], list[dict[str, float]]]
-    """Process id and counters of each, before the first update and after the last."""
+    engines: Engines
 
     @property
     def engine_pids(self) -> tuple[list[int], list[int]]:
@@ -48,39 +57,56 @@ class Outcome:
         return before, after
 
 
-def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256) -> Outcome | None:
+def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256, reporter: Reporter | None = None) -> Outcome | None:
     """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
 
     None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) and the schedule that
     made it as soon as the best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
+    reporter = reporter or PlainLines()
     cpus_per_member(spec, cores())  # what cannot be is refused before the engines start
     checked_objective(spec.agent)
-    print("starting the engines", flush=True)
-    fleet = experiment_fleet(spec, out)
-    try:
-        before = fleet.health()
-        worst = max(max(engine.self_test.values()) for engine in fleet.info.engines)
-        print(f"{len(before)} engine(s) ready; largest difference to transformers and peft {worst:.1e} nat", flush=True)
-        run = run_population(spec, out, fleet, resume)
+    with engines(spec, out, reporter) as (fleet, before):
+        run = run_population(spec, out, fleet, resume, reporter)
         if run.interrupted:
             return None
         if all(member.error for member in run.members):
             raise PbtAgentsError("every member failed; nothing is scored")
-        after = fleet.health()
-        print("scoring the members on fresh tasks", flush=True)
-        with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
+        outcome = _score(spec, run, (before, fleet.health()), fleet, out, episodes, reporter)
+    _write_results(outcome, out)
+    return outcome
+
+
+@contextmanager
+def engines(spec: PopulationSpec, out: Path, reporter: Reporter) -> Iterator[tuple[EngineFleet, list[dict[str, float]]]]:
+    """The fleet of this run for the time of the block, and process id and counters of each engine at its start."""
+    model = spec.agent.model.path
+    with ExitStack() as ended:
+        with Stage(reporter, "engines", "starting the engines", usual_start_s(out, model)) as stage:
+            fleet = experiment_fleet(spec, out)
+            ended.callback(fleet.end)
+            before = fleet.health()
+            worst = max(max(engine.self_test.values()) for engine in fleet.info.engines)
+            stage.result = f"{len(before)} engine(s) ready; largest difference to transformers and peft {worst:.1e} nat"
+        write_start(out, model, stage.seconds)
+        yield fleet, before
+
+
+def _score(
+    spec: PopulationSpec, run: PopulationRun, engines: Engines, fleet: EngineFleet, out: Path, episodes: int, reporter: Reporter
+) -> Outcome:
+    saved = [member for member in run.members if member.checkpoint]
+    with Evaluator(fleet.info, spec.agent, resolve_model(spec.agent.model.path)) as evaluator:
+        count = (len(saved) + 2 * bool(saved) + 2) * episodes
+        with Stage(reporter, "scoring", "scoring the members on fresh tasks", None, evaluator.played, count, "episodes") as stage:
             # Last fitness is noise and, among many members, luck: all are scored anew.
-            validation = {member.name: _validate(evaluator, member, episodes) for member in run.members if member.checkpoint}
+            validation = {member.name: _validate(evaluator, member, episodes, reporter) for member in saved}
             best = _best(run.members, validation)
             if best:
                 _write_best(best, validation[best.name], run, out)
             scores = evaluator.adapter(_adapter(best), "test", episodes) if best else None
-            outcome = Outcome(best, validation, scores, evaluator.base("test", episodes), run, (before, after))
-    finally:
-        fleet.end()
-    _write_results(outcome, out)
-    return outcome
+            stage.result = "all are scored"
+            return Outcome(best, validation, scores, evaluator.base("test", episodes), run, engines)
 
 
 def comparison(spec: PopulationSpec) -> dict[str, PopulationSpec]:
@@ -92,21 +118,46 @@ def comparison(spec: PopulationSpec) -> dict[str, PopulationSpec]:
     }
 
 
-def compare(spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = False, episodes: int = 256) -> dict[str, Outcome | None]:
+def compare(
+    spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = False, episodes: int = 256, reporter: Reporter | None = None
+) -> dict[str, Outcome | None]:
     """What the same CPU seconds come to without a population.
 
     After an interrupted one, None, there is no other.
     """
+    reporter = reporter or PlainLines()
     budget = Budget(cpu_seconds=outcome.run.usage.cpu_s)
     arms = {name: replace(arm, budget=budget) for name, arm in comparison(spec).items()}
     results: dict[str, Outcome | None] = {}
     for name, arm in arms.items():
-        print(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds", flush=True)
+        reporter.tell(Note(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds"))
         (out / name).mkdir(exist_ok=resume)
-        results[name] = train(arm, out / name, resume, episodes)
+        results[name] = train(arm, out / name, resume, episodes, reporter)
         if results[name] is None:
             break
     return results
+
+
+def report(outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path) -> Report:
+    """The last word on a run and its rivals."""
+    run, (started, ended) = outcome.run, outcome.engine_pids
+    return Report(
+        out=str(out),
+        clones=len(run.lineage.clones),
+        seconds=run.usage.seconds,
+        cpu_s=run.usage.cpu_s,
+        tokens=sum(after["tokens_generated"] - before["tokens_generated"] for before, after in zip(*outcome.engines, strict=True)),
+        disk_bytes=disk_bytes(out),
+        peak_memory_bytes=run.usage.peak_pss_bytes,
+        engines_started=started,
+        engines_ended=ended,
+        base=outcome.base,
+        arms={name: _arm(arm) if arm else None for name, arm in {"population": outcome, **arms}.items()},
+    )
+
+
+def _arm(outcome: Outcome) -> Arm:
+    return Arm(outcome.scores, outcome.best.name if outcome.best else None, outcome.validation)
 
 
 def _adapter(member: Member) -> Path:
@@ -114,14 +165,14 @@ def _adapter(member: Member) -> Path:
     return member.checkpoint / "trainer"
 
 
-def _validate(evaluator: Evaluator, member: Member, episodes: int) -> float:
+def _validate(evaluator: Evaluator, member: Member, episodes: int, reporter: Reporter) -> float:
     """NaN for an adapter that engines do not take, since its training diverged: the others are scored all the same."""
     try:
         return evaluator.sampled(_adapter(member), "validation", episodes)
     except EngineDiedError:
         raise
     except (EngineError, GuardError) as error:
-        print(f"{member.name} has no score: {error}", flush=True)
+        reporter.tell(Note(f"{member.name} has no score: {error}"))
         return math.nan
 
 

@@ -19,8 +19,11 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from pbt_agents.capacity import cpus_per_member
-from pbt_agents.dashboard.console import ConsoleLines
+from pbt_agents.dashboard.events import Plan, StageEnded, StageStarted
+from pbt_agents.dashboard.plain_lines import PlainLines
+from pbt_agents.dashboard.population_watch import STAGE, PopulationWatch
 from pbt_agents.dashboard.quiet import quiet_tune
+from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.wandb_runs import WandbRuns
 from pbt_agents.models import resolve_model
 from pbt_agents.pipeline import AgentPipeline, slot_of
@@ -84,7 +87,9 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
     )
 
 
-def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: bool = False) -> PopulationRun:
+def run_population(
+    spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: bool = False, reporter: Reporter | None = None
+) -> PopulationRun:
     """Train a population to the end of its budget, or until a signal. Ray must be running, `fleet` be the one of `out`.
 
     `resume` goes on with what was saved, if anything was. Raises ConfigError when the members do not fit, or what was saved
@@ -93,20 +98,25 @@ def run_population(spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: 
     resume = resume and (out / EXPERIMENT / JOURNAL).exists()  # it may have ended before the first member began
     if resume:
         check_experiment(out / EXPERIMENT)
-    scheduler = population_scheduler(spec)
+    scheduler, reporter = population_scheduler(spec), reporter or PlainLines()
+    reporter.tell(Plan(spec.size, spec.budget.updates, spec.budget.minutes, spec.budget.cpu_seconds))
+    reporter.tell(StageStarted(STAGE, f"training {spec.size} member{'s' * (spec.size > 1)}"))
     with (
         closing(ResourceMeter(out / USAGE)) as meter,
         StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter)) as sign,
         warnings.catch_warnings(),
     ):
         quiet_tune()
-        analysis = _tune(spec, out, scheduler, resume)
+        watch = PopulationWatch(reporter, spec, member_of, lambda: scheduler.lineage, meter.usage, Path(fleet.info.folder))
+        analysis = _tune(spec, out, scheduler, watch, resume)
+    ended = "was interrupted" if sign.signal is not None else "has ended"
+    reporter.tell(StageEnded(STAGE, f"training {ended}, {len(scheduler.lineage.clones)} clones", meter.usage().seconds))
     if sign.signal is None:
         (out / EXPERIMENT / _COMPLETE).touch()
     return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, meter.usage(), sign.signal is not None)
 
 
-def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) -> Any:
+def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, watch: PopulationWatch, resume: bool) -> Any:
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # StopSign lets the members save first
     return tune.run(
         AgentPipeline,
@@ -122,7 +132,7 @@ def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, resume: bool) 
         callbacks=[
             SchedulerState(scheduler),
             JsonLoggerCallback(),
-            ConsoleLines(member_name, partial(_parent, scheduler)),
+            watch,
             WandbRuns("pbt_agents", out, agent_names(spec.size), member_name, partial(_parent, scheduler)),
             *([Restored()] if resume else []),
         ],
@@ -148,7 +158,11 @@ def experiment_fleet(spec: PopulationSpec, out: Path) -> EngineFleet:
 
 
 def member_name(trial: Any) -> str:
-    slot = slot_of(trial.trial_id)
+    return member_of(trial.trial_id)
+
+
+def member_of(trial_id: str) -> str:
+    slot = slot_of(trial_id)
     return agent_names(slot + 1)[slot]
 
 
@@ -168,7 +182,7 @@ def _used_up(budget: Budget, meter: ResourceMeter) -> bool:
 
 def _parent(scheduler: InPlacePBT, member: str) -> str | None:
     """Whose clone a member is, by its last result."""
-    names = {trial_id: agent_names(slot_of(trial_id) + 1)[-1] for trial_id in scheduler.lineage.members}
+    names = {trial_id: member_of(trial_id) for trial_id in scheduler.lineage.members}
     parents = [
         event.parent for event in scheduler.lineage.clones.values() if names[event.child] == member and event.score_after is not None
     ]

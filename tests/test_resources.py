@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from pbt_agents import resources
-from pbt_agents.resources import ResourceMeter, Usage, _left_in, _memory_cgroups, available_memory, cores, gpu_memory
+from pbt_agents.resources import ResourceMeter, Usage, _left_in, _memory_cgroups, available_memory, cores, disk_bytes, gpu_memory
 
 WORK = """
 import sys, time
@@ -136,3 +136,13 @@ def test_gpus_are_those_that_this_process_may_use(tmp_path, monkeypatch, visible
 def test_a_machine_without_nvidias_driver_has_no_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_memory() == []
+
+
+def test_a_file_with_two_names_takes_its_place_once(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_bytes(bytes(range(256)) * 4096)
+    one = disk_bytes(tmp_path)
+    os.link(tmp_path / "sub" / "a", tmp_path / "b")
+    assert disk_bytes(tmp_path) == one
+    assert 1 << 20 <= one < 2 << 20
+    assert disk_bytes(tmp_path / "nowhere") == 0

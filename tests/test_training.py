@@ -35,6 +35,9 @@ class ToldEvaluator:
     def __exit__(self, *_):
         pass
 
+    def played(self):
+        return 5
+
     def sampled(self, folder, split, episodes):
         assert split == "validation"
         told = (folder / "adapter_model.safetensors").read_text()
@@ -57,7 +60,10 @@ def fleets(monkeypatch):
 
     def fleet(spec, out):
         made = SimpleNamespace(
-            info=SimpleNamespace(engines=[SimpleNamespace(self_test={"base": 1e-6})]), health=lambda: [{"pid": 7.0}], ended=False, spec=spec
+            info=SimpleNamespace(engines=[SimpleNamespace(self_test={"base": 1e-6})]),
+            health=lambda: [{"pid": 7.0, "tokens_generated": 40.0}],
+            ended=False,
+            spec=spec,
         )
         made.end = lambda: setattr(made, "ended", True)
         started.append(made)
@@ -75,7 +81,7 @@ def population(monkeypatch):
     resumed = []
 
     def comes_to(*members, interrupted=False, clones=()):
-        def run(spec, out, fleet, resume):
+        def run(spec, out, fleet, resume, reporter):
             resumed.append(resume)
             lineage = lineage_of(out / "population", members, clones)
             write_schedule(lineage, out / "population" / "schedule.json", trial_of(members[0].name), 0.9, "version")
@@ -121,7 +127,7 @@ def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, populati
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["best"], results["scores"]["sampled"], results["cpu_s"]) == ("agent1", 0.7, 20.0)
     assert [results["members"][name]["validation"] for name in ("agent0", "agent1", "agent2")] == [0.3, 0.7, None]
-    assert results["engines"] == {"start": [{"pid": 7.0}], "end": [{"pid": 7.0}]}
+    assert [[engine["pid"] for engine in results["engines"][when]] for when in ("start", "end")] == [[7.0], [7.0]]
     assert outcome.engine_pids == ([7], [7])
     assert fleets[0].ended
 
@@ -256,6 +262,32 @@ def test_an_interrupted_comparison_begins_no_other_arm_and_is_gone_on_with(tmp_p
     resumed = population(member(tmp_path, "agent2", 0.3))
     assert None not in training.compare(SPEC, outcome, tmp_path, resume=True, episodes=8).values()
     assert resumed == [False, False, True, True]
+
+
+def test_the_stages_of_a_run_are_told_and_what_the_engines_took_to_start_is_kept_for_the_next(tmp_path, fleets, population):
+    population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7))
+    told = []
+    first, second = tmp_path / "first", tmp_path / "second"
+    for out in (first, second):
+        out.mkdir()
+        training.train(SPEC, out, episodes=8, reporter=SimpleNamespace(tell=told.append))
+    stages = [(event.kind, event.stage) for event in told if event.kind in ("stage_started", "stage_ended")]
+    assert stages == 2 * [(kind, stage) for stage in ("engines", "scoring") for kind in ("stage_started", "stage_ended")]
+    starts = [event.usual_s for event in told if event.kind == "stage_started" and event.stage == "engines"]
+    assert starts[0] is None
+    assert 0 <= starts[1] < 60
+
+
+def test_the_report_has_the_totals_and_how_every_arm_stands(tmp_path, fleets, population, monkeypatch):
+    population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7))
+    outcome = training.train(SPEC, tmp_path, episodes=8)
+    outcome.engines[1][0]["tokens_generated"] = 1040.0
+    report = training.report(outcome, {"independent": None}, tmp_path)
+    assert (report.clones, report.seconds, report.cpu_s, report.tokens, report.peak_memory_bytes) == (0, 10.0, 20.0, 1000.0, 3 << 30)
+    assert report.disk_bytes > 0
+    assert (report.arms["population"].best, report.arms["population"].scores.sampled) == ("agent1", 0.7)
+    assert report.arms["population"].validation == {"agent0": 0.3, "agent1": 0.7}
+    assert report.arms["independent"] is None
 
 
 def test_an_objective_that_does_not_keep_to_its_cap_is_found_before_engines_start(tmp_path, fleets, monkeypatch):

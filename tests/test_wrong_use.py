@@ -81,6 +81,7 @@ CASES = {
     "nothing to resume": ("--resume models/empty", "nothing to resume in 'models/empty'"),
     "nowhere to resume": ("--resume nowhere", "nothing to resume in 'nowhere'"),
     "resume with flags": ("--resume full --updates 7", "Leave the other flags out"),
+    "two outputs": ("--quiet --json", "--quiet and --json ask for different outputs"),
     "no cluster": ("--address 127.0.0.1:1 --out new", "no Ray cluster answers at '127.0.0.1:1'"),
 }
 ANOTHER_START = {"no cluster"}

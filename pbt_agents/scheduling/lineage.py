@@ -98,15 +98,21 @@ class Lineage:
         numbers = self._latest.get(member)
         return self.clones[numbers[-1]] if numbers else None
 
+    def descent(self, member: str, before: int | None = None) -> list[CloneEvent]:
+        """The clones on this member's line of descent, the latest first; those with numbers below `before`."""
+        line, end = [], self.next_number if before is None else before
+        while numbers := [number for number in self._latest.get(member, []) if number < end]:
+            end = numbers[-1]
+            line.append(self.clones[end])
+            member = line[-1].parent
+        return line
+
     def schedule(self, member: str) -> list[Segment]:
         """The values along this member's line of descent, from step 0."""
-        segments, before = [], self.next_number
-        while numbers := [number for number in self._latest.get(member, []) if number < before]:
-            before = numbers[-1]
-            event = self.clones[before]
-            segments.append(Segment(event.parent_step, member, event.values))
-            member = event.parent
-        segments.append(Segment(0, member, self.members[member]))
+        line = self.descent(member)
+        segments = [Segment(event.parent_step, event.child, event.values) for event in line]
+        origin = line[-1].parent if line else member
+        segments.append(Segment(0, origin, self.members[origin]))
         segments.reverse()
         following = [segment.step for segment in segments[1:]] + [math.inf]
         return [segment for segment, end in zip(segments, following, strict=True) if segment.step < end]

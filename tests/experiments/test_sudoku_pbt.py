@@ -15,6 +15,7 @@ from sudoku_pbt import Args, main, population
 
 from pbt_agents import training
 from pbt_agents.errors import ConfigError, GuardError
+from pbt_agents.evaluation import Scores
 from pbt_agents.run_folder import new_run
 from pbt_agents.tuning import _first_values
 
@@ -51,8 +52,9 @@ def outcome(error=None):
     usage = SimpleNamespace(seconds=10.0, cpu_s=20.0, peak_pss_bytes=3 << 30)
     member = SimpleNamespace(name="agent0", error=error)
     run = SimpleNamespace(lineage=SimpleNamespace(clones={}), usage=usage, members=[member])
-    scored = {"best": member, "scores": "0.5", "validation": {"agent0": 0.5, "agent1": 0.25}, "base": SimpleNamespace(episodes=256)}
-    return SimpleNamespace(run=run, engine_pids=([1], [1]), **scored)
+    engines = [{"tokens_generated": 0.0}]
+    scored = {"best": member, "scores": "0.5", "validation": {"agent0": 0.5, "agent1": 0.25}, "base": Scores(256, 0.3, 0.02, 0.25, 0.02, 0)}
+    return SimpleNamespace(run=run, engine_pids=([1], [1]), engines=(engines, engines), **scored)
 
 
 def test_a_refusal_needs_neither_torch_nor_vllm(here):
@@ -106,16 +108,35 @@ def test_a_resumed_run_has_the_settings_it_was_started_with(here, trained):
     with new_run(here / "run", asdict(args)):
         pass
     assert main(Args(resume="run")) == 0
-    [(spec, out, resume, episodes)] = calls
+    [(spec, out, resume, episodes, _)] = calls
     assert spec == population(args)
     assert (out, resume, episodes) == (Path("run"), True, 8)
+
+
+def test_a_resumed_run_is_shown_as_this_session_asks(here, trained, capsys):
+    trained(outcome())
+    assert main(Args(out="run", quiet=True)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert main(Args(resume="run")) == 0
+    assert capsys.readouterr().out.startswith("torch ")
+
+
+def test_a_run_as_json_is_events_alone_to_its_end(trained, capfd):
+    """Its end by an error, too."""
+    trained(outcome())
+    assert main(Args(out="run", json=True)) == 0
+    trained(GuardError("differs"))
+    assert main(Args(out="other", json=True)) == 1
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [event["event"] for event in told] == ["note", "note", "report", "note", "note", "error"]
+    assert told[-1]["error"] == "differs"
 
 
 def test_a_new_run_keeps_its_settings_before_it_trains(here, trained):
     calls = trained(KeyboardInterrupt())
     assert main(Args(out="run", population=2, set=("max_reuse=3",))) == 130
     assert json.loads((here / "run" / "run.json").read_text())["settings"]["population"] == 2
-    [(_, _, resume, _)] = calls
+    [(_, _, resume, *_)] = calls
     assert resume is False
 
 

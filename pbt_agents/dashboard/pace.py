@@ -1,0 +1,64 @@
+"""How long a population will take yet: from the updates of its last results, their evaluations included."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from pbt_agents.population import Budget
+
+_RESULTS = 3
+"""That an average goes over."""
+
+
+class Pace:
+    """Of one member. A result comes after a few updates and an evaluation, and the time for both is what counts."""
+
+    def __init__(self) -> None:
+        self._intervals: deque[tuple[int, float]] = deque(maxlen=_RESULTS)
+        """(updates, seconds) of the last results."""
+        self.updates = 0
+        self._last_s: float | None = None
+
+    def resume(self, updates: int, interval_s: float) -> None:
+        """A result of a former process."""
+        self._intervals.append((updates - self.updates, interval_s))
+        self.updates = updates
+
+    def result(self, now_s: float, updates: int, step_s: float) -> float:
+        """Seconds of this result. `step_s`, what the member itself took, stands for the first one, which else would count the start."""
+        seconds = step_s if self._last_s is None else now_s - self._last_s
+        self._intervals.append((updates - self.updates, seconds))
+        self.updates, self._last_s = updates, now_s
+        return seconds
+
+    @property
+    def seconds_per_update(self) -> float | None:
+        gained = sum(updates for updates, _ in self._intervals)
+        return sum(seconds for _, seconds in self._intervals) / gained if gained else None
+
+    def left_s(self, now_s: float, target: int) -> float | None:
+        """Until `target` updates. Between two results it goes down with the clock, and no further once the next one is late."""
+        if self.seconds_per_update is None:
+            return None
+        since = 0.0 if self._last_s is None else min(now_s - self._last_s, self._intervals[-1][1])
+        return max((target - self.updates) * self.seconds_per_update - since, 0.0)
+
+
+def target_updates(updates: int, interval: int) -> int:
+    """Where a member stops: at the first evaluation with all its updates done."""
+    return math.ceil(updates / interval) * interval
+
+
+def time_left(
+    budget: Budget, updates_left_s: Iterable[float | None], seconds: float, cpu_s: float, cpu_per_s: float | None
+) -> float | None:
+    """Until the first limit of the budget is reached; None while that is not known of any. The last member's updates count."""
+    members = [left for left in updates_left_s if left is not None]
+    limits = []
+    if budget.updates is not None and members:
+        limits.append(max(members))
+    if budget.minutes is not None:
+        limits.append(max(60 * budget.minutes - seconds, 0.0))
+    if budget.cpu_seconds is not None and cpu_per_s:
+        limits.append(max(budget.cpu_seconds - cpu_s, 0.0) / cpu_per_s)
+    return min(limits, default=None)
