@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 BIN := .venv/bin
+# Errors alone: pip warns of every source of packages that is named and not there.
+PIP := $(BIN)/pip install -qq
 STAMP := .venv/.complete
 
 .PHONY: sudoku test check setup
@@ -25,11 +27,18 @@ setup: $(STAMP)
 $(STAMP): requirements/cpu.txt requirements/torch-cpu.txt setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "This lock is for Python 3.11, and $(PYTHON) is another. Name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
-	rm -rf .venv
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-deps -r requirements/torch-cpu.txt || \
-		$(BIN)/pip install --quiet --no-deps -r requirements/torch-cpu.txt --index-url $(TORCH_INDEX)
-	$(BIN)/pip install --quiet --no-deps -r requirements/cpu.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m pbt_agents.preflight
-	touch $@
+	@rm -rf .venv
+	@echo "[1/5] an environment of its own in .venv (about 5 s)"
+	@$(PYTHON) -m venv .venv && date +%s > .venv/.started
+	@echo "[2/5] PyTorch, CPU build (190 MB; about 30 s)"
+	@$(PIP) --no-deps -r requirements/torch-cpu.txt || { \
+		echo "      pip's own sources have no CPU build; taking it from $(TORCH_INDEX)"; \
+		$(PIP) --no-deps -r requirements/torch-cpu.txt --index-url $(TORCH_INDEX); }
+	@echo "[3/5] the other $$(grep -c '==' requirements/cpu.txt) packages of the lock, vLLM and Ray among them (about 2 min)"
+	@$(PIP) --no-deps -r requirements/cpu.txt
+	@echo "[4/5] this project, as an editable package (about 20 s)"
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@echo "[5/5] is all of it able to run here?"
+	@$(BIN)/python -m pbt_agents.preflight
+	@echo "set up in $$(($$(date +%s) - $$(cat .venv/.started))) s"
+	@touch $@
