@@ -8,7 +8,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install -qq
 STAMP := .venv/.complete
 
-.PHONY: sudoku test check setup
+.PHONY: sudoku test check coverage bench setup
 
 sudoku: setup
 	$(BIN)/python experiments/sudoku_pbt.py --population 4
@@ -21,6 +21,12 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy pbt_agents experiments
 	$(BIN)/lint-imports --config setup.cfg
+
+coverage: setup
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term:skip-covered
+
+bench: setup
+	$(BIN)/python experiments/bench.py
 
 setup: $(STAMP)
 

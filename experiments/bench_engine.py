@@ -8,8 +8,8 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 
 import _interpreter  # noqa: F401
 
@@ -19,6 +19,7 @@ from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec, build_
 os.environ.update(ENGINE_ENVIRONMENT)
 
 import numpy as np
+from _figures import Figures, show
 
 from pbt_agents.models import resolve_model
 from pbt_agents.rollout.engine_client import EngineClient
@@ -35,6 +36,8 @@ class Args:
     """Episodes played at the same time."""
     rounds: int = 6
     """Episodes that follow one another at each of these places."""
+    pairs: int = 3
+    """Of a measurement of the bare engine and one over the socket, one after the other."""
     turns: int = 6
     """Of an episode: a prompt of 24 tokens, then 8 sampled and 4 observed in turn."""
     model: str = "tiny"
@@ -56,32 +59,35 @@ def prompts(args: Args, place: int) -> Iterator[IntArray]:
             ids = np.concatenate([ids, rng.integers(5, 30, size=12, dtype=np.int32)])
 
 
-def bare(args: Args, spec: EngineSpec) -> str:
-    """vLLM's own loop, nothing around it."""
-    vllm = build_engine(spec)
-    slots = [lora_request(agent, slot) for slot, agent in enumerate(spec.agents, start=1)]
-    vllm.collective_rpc("register_slots", args=(slots, spec.lora_rank))
+class BareEngine:
+    """vLLM's own loop in this process, nothing around it."""
 
-    def ask(place: int) -> None:
-        ids = next(places[place], None)
-        if ids is not None:
-            vllm.add_request(
-                str(place), {"prompt_token_ids": ids.tolist()}, sampling_params(ACTION), lora_request=slots[place % len(slots)]
-            )
+    def __init__(self, args: Args, spec: EngineSpec) -> None:
+        self._args, self._vllm = args, build_engine(spec)
+        self._slots = [lora_request(agent, slot) for slot, agent in enumerate(spec.agents, start=1)]
+        self._vllm.collective_rpc("register_slots", args=(self._slots, spec.lora_rank))
 
-    tokens = steps = 0
-    for rounds in (1, args.rounds):  # the first warms up
-        places = [prompts(Args(rounds=rounds, turns=args.turns), place) for place in range(args.concurrency)]
+    def play(self, rounds: int) -> Figures:
+        self._places = [prompts(replace(self._args, rounds=rounds), place) for place in range(self._args.concurrency)]
         tokens, steps, cpu, wall = 0, 0, time.process_time(), time.perf_counter()
-        for place in range(args.concurrency):
-            ask(place)
-        while vllm.has_unfinished_requests():
+        for place in range(self._args.concurrency):
+            self._ask(place)
+        while self._vllm.has_unfinished_requests():
             steps += 1
-            for output in vllm.step():
+            for output in self._vllm.step():
                 tokens += len(output.outputs[0].token_ids)
-                ask(int(output.request_id))
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return f"bare: {tokens / cpu:.0f} tokens per CPU-second, {tokens / wall:.0f} per second; {tokens / steps:.1f} tokens a step"
+                self._ask(int(output.request_id))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        return {"bare_tokens_per_cpu_s": tokens / cpu, "bare_tokens_per_s": tokens / wall, "bare_tokens_per_step": tokens / steps}
+
+    def close(self) -> None:
+        self._vllm.engine_core.shutdown()
+
+    def _ask(self, place: int) -> None:
+        ids = next(self._places[place], None)
+        if ids is not None:
+            slot = self._slots[place % len(self._slots)]
+            self._vllm.add_request(str(place), {"prompt_token_ids": ids.tolist()}, sampling_params(ACTION), lora_request=slot)
 
 
 async def play(args: Args, client: EngineClient, place: int) -> int:
@@ -91,27 +97,25 @@ async def play(args: Args, client: EngineClient, place: int) -> int:
     return tokens
 
 
-async def over_the_socket(args: Args, address: str) -> None:
-    client = await EngineClient.connect(address)
-    places = range(args.concurrency)
-    await asyncio.gather(*[play(Args(agents=args.agents, rounds=1), client, place) for place in places])
+async def over_the_socket(args: Args, client: EngineClient) -> Figures:
     before, own, wall = await client.check_health(), time.process_time(), time.perf_counter()
-    tokens = sum(await asyncio.gather(*[play(args, client, place) for place in places]))
+    tokens = sum(await asyncio.gather(*[play(args, client, place) for place in range(args.concurrency)]))
     own, wall = time.process_time() - own, time.perf_counter() - wall
     after = await client.check_health()
     spent = {name: after[name] - before[name] for name in after}
-    engine, steps, server = spent["process_cpu_s"], spent["step_cpu_s"], spent["server_cpu_s"]
-    print(
-        f"over the socket: {tokens / engine:.0f} tokens per CPU-second of the engine, {tokens / (engine + own):.0f} with the client's, "
-        f"{tokens / wall:.0f} per second; {steps / engine:.0%} of the engine's CPU is steps, {server / engine:.0%} messages; "
-        f"{tokens / spent['steps']:.1f} tokens a step"
-    )
-    print(f"one token, nobody else asking: {await overhead(client)}")
-    await client.close()
+    engine = spent["process_cpu_s"]
+    return {
+        "socket_tokens_per_engine_cpu_s": tokens / engine,
+        "socket_tokens_per_cpu_s_with_client": tokens / (engine + own),
+        "socket_tokens_per_s": tokens / wall,
+        "socket_tokens_per_step": tokens / spent["steps"],
+        "engine_cpu_in_steps_share": spent["step_cpu_s"] / engine,
+        "engine_cpu_in_messages_share": spent["server_cpu_s"] / engine,
+    }
 
 
-async def overhead(client: EngineClient) -> str:
-    """Median time of a call above the engine's own step."""
+async def one_token(client: EngineClient) -> Figures:
+    """Time of a call that asks for one token while nobody else asks, and of the engine's step in it."""
     before, latencies = await client.check_health(), []
     for _ in range(100):
         started = time.perf_counter()
@@ -119,7 +123,23 @@ async def overhead(client: EngineClient) -> str:
         latencies.append(time.perf_counter() - started)
     after = await client.check_health()
     step_s = (after["step_s"] - before["step_s"]) / (after["steps"] - before["steps"])
-    return f"{np.median(latencies) * 1e3:.2f} ms, of which the step {step_s * 1e3:.2f} ms (mean)"
+    return {"one_token_call_ms_median": 1e3 * float(np.median(latencies)), "one_token_step_ms_mean": 1e3 * step_s}
+
+
+async def in_pairs(args: Args, address: str, bare: BareEngine) -> Figures:
+    """Medians, and the median of each pair's ratio, since a machine is rarely equally fast for long."""
+    client = await EngineClient.connect(address)
+    bare.play(1)  # both warm up
+    await over_the_socket(replace(args, rounds=1), client)
+    pairs = []
+    for _ in range(args.pairs):
+        alone = await asyncio.to_thread(bare.play, args.rounds)
+        pairs.append(alone | await over_the_socket(args, client))
+    ratios = [pair["socket_tokens_per_engine_cpu_s"] / pair["bare_tokens_per_cpu_s"] for pair in pairs]
+    figures = {name: float(np.median([pair[name] for pair in pairs])) for name in pairs[0]}
+    figures |= {"socket_to_bare_ratio": float(np.median(ratios)), **await one_token(client)}
+    await client.close()
+    return figures
 
 
 def spec_of(args: Args) -> EngineSpec:
@@ -136,11 +156,11 @@ def served(spec: EngineSpec) -> Iterator[tuple[str, str]]:
             yield address, folder
 
 
-def main(args: Args) -> None:
-    with served(spec_of(args)) as (address, _):
-        asyncio.run(over_the_socket(args, address))
-    print(bare(args, spec_of(args)))
+def measure(args: Args) -> Figures:
+    spec = spec_of(args)
+    with served(spec) as (address, _), closing(BareEngine(args, spec)) as bare:
+        return asyncio.run(in_pairs(args, address, bare))
 
 
 if __name__ == "__main__":
-    main(parse(Args))
+    show("generation", measure(parse(Args)))

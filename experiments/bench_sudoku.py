@@ -3,13 +3,21 @@
 OMP_NUM_THREADS=1 python experiments/bench_sudoku.py --puzzles 300
 """
 
-import argparse
 import time
+from dataclasses import dataclass
 
 import _interpreter  # noqa: F401
 import numpy as np
+from _figures import Figures, show
 
+from pbt_agents.command_line import parse
 from pbt_agents.environments._sudoku_board import make_puzzle
+
+
+@dataclass
+class Args:
+    puzzles: int = 300
+    """Of each size."""
 
 
 def milliseconds(size: int, removed: int, puzzles: int) -> list[float]:
@@ -22,10 +30,16 @@ def milliseconds(size: int, removed: int, puzzles: int) -> list[float]:
     return durations
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--puzzles", type=int, default=300, help="of each size")
-    puzzles = parser.parse_args().puzzles
+def measure(args: Args) -> Figures:
+    figures: Figures = {}
     for size, removed in ((4, 6), (4, 10), (6, 20), (9, 50)):
-        median, p99 = np.percentile(milliseconds(size, removed, puzzles), [50, 99])
-        print(f"{size}x{size} with up to {removed} removed: median {median:.2f} ms, p99 {p99:.2f} ms")
+        median, p99 = np.percentile(milliseconds(size, removed, args.puzzles), [50, 99])
+        figures |= {
+            f"puzzle_{size}x{size}_{removed}_empty_ms_median": float(median),
+            f"puzzle_{size}x{size}_{removed}_empty_ms_p99": float(p99),
+        }
+    return figures
+
+
+if __name__ == "__main__":
+    show("environment", measure(parse(Args)))

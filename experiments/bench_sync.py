@@ -11,6 +11,7 @@ import _interpreter  # noqa: F401
 import bench_engine
 import numpy as np
 import torch
+from _figures import Figures, latency_ms, show
 
 from pbt_agents.command_line import parse
 from pbt_agents.engine import AdapterLayout
@@ -52,12 +53,9 @@ class Adapters:
         self._version += 1
         return report.seconds, report.engine_s[0]
 
-    async def latency(self, count: int) -> str:
-        whole, engine = (1e3 * np.array(seconds) for seconds in zip(*[await self.publish() for _ in range(count)], strict=True))
-        return (
-            f"{np.median(whole):.1f} ms median, {np.percentile(whole, 99):.1f} ms p99, of which the engine "
-            f"{np.median(engine):.1f} and {np.percentile(engine, 99):.1f} ms"
-        )
+    async def latency(self, name: str, count: int) -> Figures:
+        whole, engine = zip(*[await self.publish() for _ in range(count)], strict=True)
+        return latency_ms(f"publish_{name}", whole) | latency_ms(f"publish_{name}_in_engine", engine)
 
     async def keep_publishing(self, per_second: float) -> None:
         while True:
@@ -73,8 +71,8 @@ async def throughput(client: EngineClient, seconds: float) -> tuple[float, float
     return spent["tokens_generated"] / (ended - started), spent["tokens_generated"] / spent["process_cpu_s"]
 
 
-async def cost(args: Args, per_second: float, client: EngineClient, adapters: Adapters) -> str:
-    """Of so many publications. In pairs, since a machine is rarely equally fast for long."""
+async def cost(args: Args, per_second: float, client: EngineClient, adapters: Adapters) -> Figures:
+    """Share of the throughput that so many publications leave. In pairs, since a machine is rarely equally fast for long."""
     without, during = [], []
     for _ in range(args.pairs):
         without.append(await throughput(client, args.stretch_s))
@@ -84,25 +82,28 @@ async def cost(args: Args, per_second: float, client: EngineClient, adapters: Ad
         with contextlib.suppress(asyncio.CancelledError):
             await publishing
     ratios = np.array(during) / np.array(without)
-    (per_s, per_cpu_s), (low, high) = np.median(ratios, axis=0), (ratios[:, 0].min(), ratios[:, 0].max())
-    return (
-        f"{np.median(during, axis=0)[0]:.0f} tokens per second against {np.median(without, axis=0)[0]:.0f} without, "
-        f"{per_s:.3f} of them in the middle of {args.pairs} pairs ({low:.3f} to {high:.3f}); {per_cpu_s:.3f} per CPU-second"
-    )
+    of_a_second, of_a_cpu_second = np.median(ratios, axis=0)
+    return {
+        f"kept_at_{per_second:g}_per_s_share": float(of_a_second),
+        f"kept_at_{per_second:g}_per_s_share_lowest": float(ratios[:, 0].min()),
+        f"kept_at_{per_second:g}_per_s_share_highest": float(ratios[:, 0].max()),
+        f"kept_at_{per_second:g}_per_s_share_of_cpu_s": float(of_a_cpu_second),
+    }
 
 
-async def measure(args: Args, address: str, folder: str) -> None:
+async def of_engine(args: Args, address: str, folder: str) -> Figures:
     client = await EngineClient.connect(address)
     adapters = Adapters(await client.layout(), client, folder)
-    print(f"adapter, engine idle: {await adapters.latency(args.swaps)}")
+    figures = await adapters.latency("idle", args.swaps)
     playing = asyncio.gather(*[bench_engine.play(load(args), client, place) for place in range(args.concurrency)])
     await asyncio.sleep(2)  # warm
-    print(f"adapter, engine busy: {await adapters.latency(args.swaps)}")
+    figures |= await adapters.latency("busy", args.swaps)
     for rate in (args.syncs_per_second, 20 * args.syncs_per_second):
-        print(f"generation at {rate:g} adapters per second: {await cost(args, rate, client, adapters)}")
+        figures |= await cost(args, rate, client, adapters)
     playing.cancel()
     await asyncio.gather(playing, return_exceptions=True)
     await client.close()
+    return figures
 
 
 def load(args: Args) -> bench_engine.Args:
@@ -118,10 +119,10 @@ def random_adapter(layout: AdapterLayout) -> dict[str, torch.Tensor]:
     }
 
 
-def main(args: Args) -> None:
+def measure(args: Args) -> Figures:
     with bench_engine.served(bench_engine.spec_of(load(args))) as (address, folder):
-        asyncio.run(measure(args, address, folder))
+        return asyncio.run(of_engine(args, address, folder))
 
 
 if __name__ == "__main__":
-    main(parse(Args))
+    show("synchronisation", measure(parse(Args)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import _interpreter  # noqa: F401
 import numpy as np
 import torch
+from _figures import Figures, show
 from peft import LoraConfig, get_peft_model
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
@@ -31,7 +32,7 @@ class Args:
     micro_batch_tokens: int = 1024
     """Padded tokens per forward pass."""
     repeats: int = 5
-    """Of which the fastest counts; the machine may be shared."""
+    """Pairs of a bare update and one of ours; the machine may be shared."""
 
 
 def bare_loop(groups: Sequence[Group], micro_batch_tokens: int) -> Callable[[], object]:
@@ -58,23 +59,30 @@ def bare_loop(groups: Sequence[Group], micro_batch_tokens: int) -> Callable[[], 
     return update
 
 
-def cpu_seconds(update: Callable[[], object], repeats: int) -> float:
-    """Of the fastest run after one that warms up."""
-    durations = []
-    for _ in range(repeats + 1):
-        start = time.process_time()
-        update()
-        durations.append(time.process_time() - start)
-    return min(durations[1:])
+def cpu_seconds(update: Callable[[], object]) -> float:
+    start = time.process_time()
+    update()
+    return time.process_time() - start
 
 
-if __name__ == "__main__":
-    args = parse(Args)
+def measure(args: Args) -> Figures:
+    """Fastest of both, and the median of each pair's ratio."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     groups = [random_group(rng, list(rng.permutation([0.0, 1.0] * 4)), turns=6) for _ in range(args.groups)]
     tokens = sum(len(trajectory.token_ids) for group in groups for trajectory in group.trajectories)
     trainer = Trainer(AgentConfig().with_values({"micro_batch_tokens": args.micro_batch_tokens}), str(tiny_model_path()), seed=0)
-    for name, update in (("bare loop", bare_loop(groups, args.micro_batch_tokens)), ("trainer", lambda: trainer.update(groups))):
-        seconds = cpu_seconds(update, args.repeats)
-        print(f"{name}: {seconds:.3f} CPU-s for {tokens} tokens, {tokens / seconds:,.0f} tokens per CPU-s")
+    bare = bare_loop(groups, args.micro_batch_tokens)
+    _, *pairs = [(cpu_seconds(bare), cpu_seconds(lambda: trainer.update(groups))) for _ in range(args.repeats + 1)]  # the first warms up
+    seconds = np.array(pairs)
+    fastest_bare, fastest_ours = seconds.min(axis=0)
+    return {
+        "tokens_per_update": float(tokens),
+        "bare_loop_tokens_per_cpu_s": tokens / fastest_bare,
+        "trainer_tokens_per_cpu_s": tokens / fastest_ours,
+        "trainer_to_bare_ratio": float(np.median(seconds[:, 0] / seconds[:, 1])),
+    }
+
+
+if __name__ == "__main__":
+    show("training", measure(parse(Args)))

@@ -5,13 +5,13 @@ python experiments/run_figures.py --run runs/sudoku-20300101-000000
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import _interpreter  # noqa: F401
-import numpy as np
+from _figures import Figures, latency_ms, show
 
 from pbt_agents.command_line import parse
 
@@ -28,25 +28,33 @@ def updates(run: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, log.read_text().splitlines())
 
 
-def generation(results: dict[str, Any]) -> None:
+def generation(results: Mapping[str, Any]) -> Figures:
+    """Of the engines, evaluation included."""
     start, end = results["engines"]["start"], results["engines"]["end"]
     spent = {name: sum(after[name] - before[name] for before, after in zip(start, end, strict=True)) for name in start[0]}
-    cpu = spent["process_cpu_s"]
-    print(f"generated {spent['tokens_generated']:.0f} tokens, evaluation included:", end=" ")
-    print(f"{spent['tokens_generated'] / cpu:.0f} per engine CPU-second")
-    print(f"  {spent['prompt_tokens']:.0f} prompt tokens, of which the cache held {spent['cached_tokens'] / spent['prompt_tokens']:.0%}")
-    print(f"  {spent['swaps']:.0f} adapters written, {1e3 * spent['swap_s'] / max(spent['swaps'], 1):.2f} ms each")
+    return {
+        "generated_tokens": spent["tokens_generated"],
+        "generated_tokens_per_engine_cpu_s": spent["tokens_generated"] / spent["process_cpu_s"],
+        "prompt_tokens": spent["prompt_tokens"],
+        "prompt_tokens_in_cache_share": spent["cached_tokens"] / spent["prompt_tokens"],
+        "adapters_written": spent["swaps"],
+        "adapter_write_ms_mean": 1e3 * spent["swap_s"] / max(spent["swaps"], 1),
+    }
 
 
-def training(rows: list[dict[str, Any]]) -> None:
+def training(rows: Sequence[Mapping[str, Any]]) -> Figures:
     trained = sum(row["trainer/trained_tokens"] for row in rows)
     padded = sum(row.get("trainer/padded_tokens", 0.0) for row in rows)
     cpu = sum(row["trainer/update_cpu_s"] for row in rows)
-    print(f"trained {len(rows)} updates, {trained / len(rows):.0f} tokens each: {trained / cpu:.0f} per trainer CPU-second,")
-    print(f"  {padded / cpu:.0f} with observations and padding")
+    return {
+        "updates": float(len(rows)),
+        "trained_tokens_per_update": trained / len(rows),
+        "trained_tokens_per_trainer_cpu_s": trained / cpu,
+        "tokens_with_observations_and_padding_per_trainer_cpu_s": padded / cpu,
+    }
 
 
-def waiting(results: dict[str, Any]) -> None:
+def waiting(results: Mapping[str, Any]) -> Figures:
     """Shares of the members' time, from the first update of this process on."""
     totals: dict[str, float] = defaultdict(float)
     for member in results["members"].values():
@@ -54,10 +62,11 @@ def waiting(results: dict[str, Any]) -> None:
             if name.startswith("time/"):
                 totals[name.removeprefix("time/")] += value
     whole = sum(totals.values())
-    print("members' time: " + ", ".join(f"{name.removesuffix('_s')} {value / whole:.0%}" for name, value in sorted(totals.items())))
+    return {f"time_{name.removesuffix('_s')}_share": value / whole for name, value in sorted(totals.items())}
 
 
-def staleness(rows: list[dict[str, Any]]) -> None:
+def staleness(rows: Sequence[Mapping[str, Any]]) -> Figures:
+    """Of the trained tokens of each lag: their share, mean ratio and largest ratio."""
     tokens: dict[int, float] = defaultdict(float)
     ratio: dict[int, float] = defaultdict(float)
     largest: dict[int, float] = defaultdict(float)
@@ -67,15 +76,21 @@ def staleness(rows: list[dict[str, Any]]) -> None:
             ratio[int(lag)] += stats["tokens"] * stats["ratio_mean"]
             largest[int(lag)] = max(largest[int(lag)], stats["ratio_max"])
     whole = sum(tokens.values())
-    print("lag   share   mean ratio   largest ratio")
+    figures: Figures = {}
     for lag in sorted(tokens):
-        print(f"{lag:3d} {tokens[lag] / whole:7.1%} {ratio[lag] / tokens[lag]:12.4f} {largest[lag]:15.2f}")
+        values = {"share": tokens[lag] / whole, "ratio_mean": ratio[lag] / tokens[lag], "ratio_max": largest[lag]}
+        figures |= {f"lag_{lag}_{name}": value for name, value in values.items()}
+    return figures
 
 
-def latency(name: str, seconds: list[float]) -> None:
-    if seconds:
-        middle, high, longest = (1e3 * np.quantile(seconds, q) for q in (0.5, 0.99, 1.0))
-        print(f"{name}: median {middle:.0f} ms, 99 % below {high:.0f} ms, longest {longest:.0f} ms ({len(seconds)})")
+def latencies(run: Path, results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Figures:
+    """Of publications to all engines, and of exploits: from decision to applied, and from decision to the start of the next update."""
+    return {
+        **latency_ms("publish", [row["sync/publish_s"] for row in rows]),
+        "clones": float(results["clones"]),
+        **latency_ms("exploit_applied", [value for value in results["clone_latency_s"] if value is not None]),
+        **latency_ms("exploit_next_update", list(clone_to_update(run))),
+    }
 
 
 def clone_to_update(run: Path) -> Iterator[float]:
@@ -85,17 +100,19 @@ def clone_to_update(run: Path) -> Iterator[float]:
         yield from (started - clone["time_s"] for started in later[:1])
 
 
-def main(args: Args) -> None:
+def measure(args: Args) -> dict[str, Figures]:
     results, rows = json.loads((args.run / "results.json").read_text()), list(updates(args.run))
     stepped = [row for row in rows if row["trainer/stepped"]]
-    generation(results)
-    training(stepped)
-    waiting(results)
-    staleness(stepped)
-    latency("publication of an adapter to all engines", [row["sync/publish_s"] for row in stepped])
-    latency("exploit, decision to applied", [value for value in results["clone_latency_s"] if value is not None])
-    latency("exploit, decision to the start of the next update", list(clone_to_update(args.run)))
+    return {
+        "generation in the ring": generation(results),
+        "training in the ring": training(stepped),
+        "time of the members": waiting(results),
+        "staleness": staleness(stepped),
+        "latency in the ring": latencies(args.run, results, stepped),
+        "resources": {"seconds": results["seconds"], "cpu_s": results["cpu_s"], "peak_pss_gib": results["peak_pss_bytes"] / 2**30},
+    }
 
 
 if __name__ == "__main__":
-    main(parse(Args))
+    for title, figures in measure(parse(Args)).items():
+        show(title, figures)
