@@ -62,7 +62,7 @@ def test_more_members_than_slots_are_refused_before_they_fail_one_by_one():
     assert PopulationSpec(AgentConfig().with_values({"slots": 8}), size=4).agent.fleet.slots == 8
 
 
-@pytest.mark.parametrize("name", names("population"))
+@pytest.mark.parametrize("name", [*names("population"), "treasure.population:POPULATION"])
 def test_a_recipe_searches_settings_that_an_agent_has(name):
     recipe, _ = load("population", name)
     agent_search_space(recipe.agent, recipe.search_space)

@@ -1,4 +1,4 @@
-"""What every file of environments/ keeps to, in each of its variants."""
+"""What every file of environments/ keeps to, in each of its variants, and the example that the documentation gives."""
 
 import importlib
 import math
@@ -19,10 +19,12 @@ ACTIONS = (
 )  # fmt: skip
 """Garbage, and a little that is not."""
 MOST_TURNS = 1000
+EXAMPLE = "treasure.environment"
 
 
 def variants() -> list[tuple[str, str]]:
     files = {name: importlib.import_module(f"pbt_agents.environments.{name}") for name in plugins.names("environment")}
+    files[f"{EXAMPLE}:ENVIRONMENT"] = importlib.import_module(EXAMPLE)
     return [(name, variant) for name, file in files.items() for variant in file.VARIANTS]
 
 

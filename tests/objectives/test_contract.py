@@ -1,4 +1,4 @@
-"""What every objective keeps, whatever its formula."""
+"""What every objective keeps, whatever its formula: those of the package, and the example that the documentation gives."""
 
 import math
 from dataclasses import replace
@@ -12,10 +12,11 @@ from pbt_agents.objective import Objective
 from pbt_agents.plugins import load, names
 
 CONFIG = ObjectiveConfig(ratio_max=4.0)
+OBJECTIVES = [*names("objective"), "treasure.objective:OBJECTIVE"]
 MASK = torch.tensor([[False, True, True, False], [True, False, True, True]])
 
 
-@pytest.fixture(params=names("objective"))
+@pytest.fixture(params=OBJECTIVES)
 def objective(request: pytest.FixtureRequest) -> Objective:
     factory, _ = load("objective", request.param)
     return factory(replace(CONFIG, objective=request.param))
@@ -83,14 +84,14 @@ def test_what_is_reported_carries_no_gradient(objective: Objective):
     torch.testing.assert_close(result.ratio[MASK], (policy - behavior).detach().exp()[MASK])
 
 
-@pytest.mark.parametrize("name", names("objective"))
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_bound_in_use_is_the_configured_one_or_none_where_the_file_says_so(name: str):
     config = replace(CONFIG, objective=name)
     factory, _ = load("objective", name)
     assert factory(config).ratio_max == (math.inf if "ratio_max" in config.ignored else 4.0)
 
 
-@pytest.mark.parametrize("name", names("objective"))
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_bound_is_ignored_exactly_where_the_file_says_so(name: str):
     """Ratios of e^-3 to e^3 lie on both sides of either bound."""
     factory, _ = load("objective", name)
