@@ -203,12 +203,15 @@ class EvaluationConfig:
     updates_per_evaluation: int = 10
     evaluation_episodes: int = 64
     """Played once each on fixed tasks of the validation split, sampled at temperature 1, whatever temperature trains."""
+    audited_trajectories: int = 1
+    """Played again at each evaluation, in a fresh environment, and compared. 0 where steps cost or change something."""
     patience: int = 8
     """Evaluations in a row without an optimizer step after which an agent ends: there is nothing left to learn, or it cannot play."""
 
     def __post_init__(self) -> None:
         require(self.updates_per_evaluation >= 1, f"updates_per_evaluation must be at least 1, got {self.updates_per_evaluation}.")
         require(self.evaluation_episodes >= 2, f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}.")
+        require(self.audited_trajectories >= 0, f"audited_trajectories cannot be negative, got {self.audited_trajectories}. 0 plays none.")
         require(self.patience >= 1, f"patience must be at least 1 evaluation, got {self.patience}.")
 
 

@@ -5,6 +5,7 @@ Owns what Tune asks of a trial: set-up, a step of updates and an evaluation, che
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from pbt_agents.ring import Place, Ring
 from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
 from pbt_agents.scheduling.in_place import CUT_SHORT, InPlaceTrainable
 from pbt_agents.stop_sign import STOP_FILE
+
+_LAGS = ((9, "lag_9_up"), (5, "lag_5_8"), (3, "lag_3_4"), (2, "lag_2"), (1, "lag_1"), (0, "lag_0"))
+"""Lags in policy versions that drift is reported for, each with the lowest of them."""
 
 
 class AgentPipeline(InPlaceTrainable):
@@ -63,7 +67,7 @@ class AgentPipeline(InPlaceTrainable):
         stepped = any(row["trainer/stepped"] for row in rows)
         if stepped:
             self._ring.prepare(self._stop_file.exists)
-        self._result = {**mean_metrics(rows), **evaluation, **self._ring.stats(), **self._standing()}
+        self._result = {**mean_metrics(rows), **drift(rows), **evaluation, **self._ring.stats(), **self._standing()}
         if isinstance(reason, NoExperienceError) or (rows and not stepped):
             self._result["fitness"] = math.nan
         self._without_step = 0 if stepped else self._without_step + 1
@@ -105,9 +109,9 @@ class AgentPipeline(InPlaceTrainable):
         return True
 
     def values_in_use(self) -> dict[str, Any]:
-        """The searched values, read back from what trains where it holds them itself."""
-        used, settings = self._ring.in_use(), self._ring.config
-        return {name: used.get(field_path(name)[1], settings.value(name)) for name in searched_values(self.config)}
+        """The searched values, read back from what acts by them."""
+        used = self._ring.settings_in_use()
+        return {name: used[field_path(name)[1]] for name in searched_values(self.config)}
 
     def cleanup(self) -> None:
         self._beacon.close()
@@ -150,3 +154,14 @@ def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
     values = {name: [row[name] for row in rows if name in row and math.isfinite(row[name])] for name in names}
     return {name: sum(known) / len(known) for name, known in values.items() if known}
+
+
+def drift(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How far the policy had moved from what it was trained on, by lag: mean |log ratio| over the tokens of a step, nat."""
+    tokens: Counter[str] = Counter()
+    nats: Counter[str] = Counter()
+    for lag, stats in (item for row in rows for item in row["by_lag"].items()):
+        name = next(name for least, name in _LAGS if abs(int(lag)) >= least)
+        tokens[name] += stats["tokens"]
+        nats[name] += stats["tokens"] * stats["log_ratio_abs_mean"]
+    return {f"drift/{name}": nats[name] / tokens[name] for _, name in reversed(_LAGS) if name in tokens}

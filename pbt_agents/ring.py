@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
+from pbt_agents.audit import Verdict, audit
 from pbt_agents.buffer.manifest import Manifest
 from pbt_agents.buffer.replay import ReplayBuffer
 from pbt_agents.config import AgentConfig
@@ -27,14 +28,16 @@ from pbt_agents.sync.adapter_sync import AdapterPublisher
 from pbt_agents.trainer.advantages import skip_reason
 from pbt_agents.trainer.trainer import Trainer
 from pbt_agents.turnstile import Turnstile
-from pbt_agents.types import Group, PolicyId, group_prefix
+from pbt_agents.types import Group, PolicyId, Trajectory, group_prefix
 
 Answer = TypeVar("Answer")
-_VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM = 1, 2, 3
+_VALIDATION_STREAM, _TASK_STREAM, _SAMPLE_STREAM, _AUDIT_STREAM = 1, 2, 3, 4
 _LOOK_S = 0.5
 """Between looks for a reason not to wait for groups any longer."""
 _WINDOWS = 8
 """A buffer that got so many windows full of groups, and still has no batch of them, will not have one."""
+_CANARIES = 4
+"""Episodes of each evaluation whose log-probs the trainer computes, too."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Ring:
         self.trainer = Trainer(config, place.model_path, seed=config.seed * 1000 + place.slot)
         self.buffer = ReplayBuffer(place.folder / "experience", config.buffer, config.trainer.groups_per_batch)
         self._turnstile = Turnstile(place.run_folder / "trainers", place.trainers_at_once, place.slot)
-        renderer = load_renderer(place.model_path)
+        self._renderer = load_renderer(place.model_path)
         task = Task(place.agent, config.environment.id, environment_maker(config.environment, "train"), config.rollout)
-        self.worker = RolloutWorker(task, connect, renderer, self.buffer.room, self._deliver)
+        self.worker = RolloutWorker(task, connect, self._renderer, self.buffer.room, self._deliver)
         self._publisher = AdapterPublisher(layout, self.worker.engines, place.run_folder / place.agent, self.trainer.scale)
         self._seconds: dict[str, float] = defaultdict(float)
         self._uninformative: Counter[str] = Counter()
@@ -71,6 +74,9 @@ class Ring:
         """Of them, those that came since the last group that told something."""
         self._queues = True
         self._doing = ("", time.monotonic())
+        self._audits: Counter[str] = Counter()
+        self._trained: Sequence[Group] = ()
+        """By the last update."""
         self.playing = False
         self.lineage = 0
         self.updates = _read_number(place.folder / "updates", 0)
@@ -81,7 +87,8 @@ class Ring:
         file = self._place.folder / "lineage"
         self.lineage = _read_number(file, -1) + 1
         _write_number(file, self.lineage)  # before anything is known by it
-        self._sampler = self._stream(_SAMPLE_STREAM)
+        self._sampler, self._auditor = self._stream(_SAMPLE_STREAM), self._stream(_AUDIT_STREAM)
+        self._trained = ()
         self._alike.clear()
         self.publish()
         self.worker.start(self.lineage, self._stream(_TASK_STREAM))
@@ -94,14 +101,18 @@ class Ring:
         self.buffer.window = config.buffer.window
         self.buffer.max_reuse = config.buffer.max_reuse
         self.worker.config = config.rollout
-        used = self.in_use()
-        wrong = {name: (config.value(name), value) for name, value in used.items() if config.value(name) != value}
+        wrong = {name: (config.value(name), value) for name, value in self.settings_in_use().items() if config.value(name) != value}
         if wrong:
             raise GuardError(f"{self._place.agent} does not use the hyper-parameters it was given (given, used): {wrong}.")
 
     def in_use(self) -> dict[str, float]:
-        """The searched values, from the optimizer, the objective and the buffer."""
+        """The values that are searched as a rule, from the optimizer, the objective and the buffer."""
         return {**self.trainer.in_use(), "window": self.buffer.window}
+
+    def settings_in_use(self) -> dict[str, Any]:
+        """Every setting that may change in a living agent, by its name, as it is read from what acts by it."""
+        buffer = {"window": self.buffer.window, "max_reuse": self.buffer.max_reuse}
+        return {**asdict(self.worker.config), **self.trainer.settings_in_use(), **buffer}
 
     def update(self, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
         """Train on one batch and publish; None when told to stop while waiting for it, or for one's turn.
@@ -120,7 +131,8 @@ class Ring:
                 return None
             started = time.time()
             with self._timed("train_s"):
-                report = self.trainer.update(groups)
+                report = self.trainer.update(groups, self._policy())
+        self._trained = groups
         row: dict[str, Any] = {"started": started, **report.metrics, "trainer/stepped": float(report.stepped)}
         row["by_lag"] = {str(lag): asdict(stats) for lag, stats in report.by_lag.items()}
         if report.stepped:
@@ -138,15 +150,19 @@ class Ring:
 
     def publish(self) -> float:
         """Bring the adapter to every engine; only then is the new version the current one. Seconds until the last engine confirmed."""
-        policy = PolicyId(self._place.agent, self.lineage, self.trainer.version)
-        report = self.worker.run(self._publisher.publish(self.trainer.adapter, policy))
+        report = self.worker.run(self._publisher.publish(self.trainer.adapter, self._policy()))
         self.buffer.advance(self.trainer.version)
         return report.seconds
+
+    def _policy(self) -> PolicyId:
+        """In training, and once it is published that of the engines."""
+        return PolicyId(self._place.agent, self.lineage, self.trainer.version)
 
     def evaluate(self, should_stop: Callable[[], bool]) -> dict[str, float] | None:
         """Fitness on fixed tasks of the validation split, sampled at temperature 1: mean, standard error and episodes without verdict.
 
-        None when told to stop meanwhile.
+        None when told to stop meanwhile. Raises GuardError when the engines did not play with this agent's adapter as it is, or when
+        what was trained on is not what a fresh environment gives.
         """
         settings = self.config.evaluation
         self.buffer.demand_fresh(self.config.trainer.groups_per_batch)  # they are played meanwhile; see `prepare`
@@ -157,7 +173,24 @@ class Ring:
         if trajectories is None:
             return None
         scores = np.array([np.nan if trajectory is None else trajectory.score for trajectory in trajectories])
-        return fitness(scores)
+        with self._timed("guard_s"):
+            return {**fitness(scores), **self._canary([played for played in trajectories if played]), **self._audit()}
+
+    def _canary(self, played: Sequence[Trajectory]) -> dict[str, float]:
+        """Whether the engines' slot of this agent holds its adapter: nothing was published while it was evaluated."""
+        own = self._policy()
+        if foreign := {span.policy for trajectory in played for span in trajectory.policy_spans} - {own}:
+            raise GuardError(f"{own} was evaluated, but engines played with {', '.join(map(str, foreign))}.")
+        chosen = self._auditor.permutation(len(played))[:_CANARIES]
+        return self.trainer.canary([played[i] for i in chosen], 1.0, own)
+
+    def _audit(self) -> dict[str, float]:
+        """Attempts at random from the last batch, played again."""
+        for _ in range(self.config.evaluation.audited_trajectories if self._trained else 0):
+            group = self._trained[int(self._auditor.integers(len(self._trained)))]
+            trajectory = group.trajectories[int(self._auditor.integers(len(group.trajectories)))]
+            self._audits[audit(trajectory, group.seed, self.worker.replay, self._renderer)] += 1
+        return {f"audit/{verdict}": float(self._audits[verdict]) for verdict in get_args(Verdict)}
 
     def prepare(self, should_stop: Callable[[], bool]) -> None:
         """Wait until there are groups of the current version for an update: whoever goes on from a snapshot taken now can train at once,

@@ -8,7 +8,7 @@ import pytest
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError, NoExperienceError, NothingToLearnError
-from pbt_agents.pipeline import AgentPipeline, mean_metrics, read_config, slot_of, trainers_at_once
+from pbt_agents.pipeline import AgentPipeline, drift, mean_metrics, read_config, slot_of, trainers_at_once
 
 CONFIG = AgentConfig().with_values({"updates_per_evaluation": 3, "patience": 2})
 
@@ -45,6 +45,9 @@ class ToldRing:
 
     def in_use(self):
         return {"learning_rate": 2e-3, "ratio_max": 5.0, "window": 8}
+
+    def settings_in_use(self):
+        return {**self.in_use(), "max_grad_norm": 1.0}
 
     def stats(self):
         return {"buffer/groups": 3}
@@ -217,3 +220,18 @@ def test_trainers_compute_on_the_cores_that_engines_leave_and_one_always_may(val
 def test_means_leave_out_what_an_update_does_not_have():
     rows = [{"a": 1.0, "b": math.nan, "text": "x"}, {"a": 3.0, "b": 4.0, "c": 5.0}, {"a": math.inf, "d": math.nan}]
     assert mean_metrics(rows) == {"a": 2.0, "b": 4.0, "c": 5.0}
+
+
+def test_drift_is_the_mean_over_the_tokens_of_a_lag_in_all_updates():
+    """10 tokens at 0.1 and 30 at 0.3 make 0.25. Tokens from ahead, of a branch that was undone, are as far away as those behind."""
+
+    def lags(**tokens_and_nats):
+        return {
+            "by_lag": {name.strip("_"): {"tokens": tokens, "log_ratio_abs_mean": nats} for name, (tokens, nats) in tokens_and_nats.items()}
+        }
+
+    rows = [lags(_0=(5, 1e-6), _1=(10, 0.1), _3=(1, 0.5)), lags(_1=(30, 0.3), _4=(3, 0.9)), {"by_lag": {}}]
+    rows.append({"by_lag": {"-8": {"tokens": 1, "log_ratio_abs_mean": 2.0}, "16": {"tokens": 1, "log_ratio_abs_mean": 4.0}}})
+    told = drift(rows)
+    assert list(told) == ["drift/lag_0", "drift/lag_1", "drift/lag_3_4", "drift/lag_5_8", "drift/lag_9_up"]
+    assert list(told.values()) == pytest.approx([1e-6, 0.25, 0.8, 2.0, 4.0])

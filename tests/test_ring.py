@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pbt_agents.config import AgentConfig, BufferConfig, EnvironmentConfig
 from pbt_agents.environment import environment_maker
+from pbt_agents.errors import GuardError
 from pbt_agents.models import cache_bytes_per_token, resolve_model
 from pbt_agents.ring import Place, Ring
 from pbt_agents.rollout.engine_client import EngineClient
@@ -21,6 +23,9 @@ from pbt_agents.testing.engine_process import engine_process
 from pbt_agents.testing.tiny_model import BYTE_VOCABULARY, random_model
 
 pytestmark = pytest.mark.slow
+
+OTHER_WEIGHTS = ("another agent's", "those before the last step", "none")
+SLOTS = ("synchronous", "asynchronous", "donor", "clone", "evaluated", *OTHER_WEIGHTS)
 
 
 @contextmanager
@@ -54,7 +59,7 @@ def served(config, model_path, *agents):
 
 @pytest.fixture(scope="module")
 def tiny():
-    with served(AgentConfig(), resolve_model("tiny"), "synchronous", "asynchronous", "donor", "clone") as ring:
+    with served(AgentConfig(), resolve_model("tiny"), *SLOTS) as ring:
         yield ring
 
 
@@ -105,6 +110,32 @@ def test_a_clone_goes_on_from_its_donors_snapshot_with_its_own_values_and_sample
     # What was sampled from the donor's version is on-policy for the clone: its weights are the same.
     assert all(stats["log_ratio_abs_mean"] < 1e-3 for lag, stats in row["by_lag"].items() if lag == "0")
     assert clone.evaluate(lambda: False)["evaluation_lost"] == 0
+
+
+def test_an_evaluation_compares_engine_and_trainer_and_plays_again_what_was_trained_on(tiny):
+    agent = tiny("evaluated", AgentConfig().with_values({"learning_rate": 3e-3, "evaluation_episodes": 8, "audited_trajectories": 5}))
+    train(agent, 3)
+    told = agent.evaluate(lambda: False)
+    assert told["canary/tokens"] > 20
+    assert 0 < told["canary/gap_mean"] < 1e-5
+    assert (told["audit/agreed"], told["audit/not_reproducible"], told["audit/lost"]) == (5, 0, 0)
+
+
+@pytest.mark.parametrize("weights", OTHER_WEIGHTS)
+def test_an_engine_whose_slot_holds_other_weights_is_found_by_the_next_evaluation(tiny, weights):
+    """B37, B39: it says that it has loaded what it was given, and goes on with something else."""
+    agent = tiny(weights, AgentConfig().with_values({"learning_rate": 1e-3, "evaluation_episodes": 8}))
+    train(agent, 2)
+    slot = {name: tensor.detach().clone() for name, tensor in agent.trainer.adapter.items()}
+    train(agent, 1)
+    if weights != "those before the last step":
+        rng = np.random.default_rng(0)
+        for tensor in slot.values():
+            tensor.copy_(torch.from_numpy(rng.normal(scale=0.1 if weights == "another agent's" else 0.0, size=tensor.shape)))
+    agent.trainer.version += 1  # as if a step had been taken, and published
+    agent.worker.run(agent._publisher.publish(slot, agent._policy()))
+    with pytest.raises(GuardError, match=r"engine and trainer disagree on .* nat apart"):
+        agent.evaluate(lambda: False)
 
 
 def test_a_llama_with_another_tokenizer_and_full_prompts_trains_as_well(tmp_path):

@@ -18,6 +18,7 @@ from pbt_agents.testing.fake_engine import FakeEngine
 from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.lora import adapter_tensors, build_policy
 from pbt_agents.turnstile import Turnstile
+from pbt_agents.types import PolicyId
 
 CONFIG = AgentConfig().with_values({"groups_per_batch": 1, "group_size": 2, "window": 4, "micro_batch_tokens": 256})
 
@@ -337,3 +338,69 @@ def test_an_evaluation_can_be_told_to_stop_and_leaves_no_episode_behind(ring, en
     assert agent.evaluate(all_are_played) is None
     for _ in range(CONFIG.evaluation.evaluation_episodes):
         assert cancelled.acquire(timeout=30)
+
+
+@pytest.fixture
+def answering(engine):
+    """The engine answers every turn at once, with log-probs that no model gave."""
+    engine._policy = lambda prompt, sampling: [5, *sampling.stop_token_ids[:1]]
+    engine.release()
+    return engine
+
+
+def test_an_evaluation_with_log_probs_that_are_not_those_of_the_adapter_stops_the_member(ring, answering):
+    """B37 and B39: the canary."""
+    with pytest.raises(GuardError, match=r"disagree on agent0\.0\.0: log-probs of \d+ tokens"):
+        ring().evaluate(lambda: False)
+
+
+@pytest.mark.parametrize("policy", [PolicyId("agent1", 0, 0), PolicyId("agent0", 0, 1), PolicyId("agent0", 1, 0)], ids=str)
+def test_an_evaluation_with_another_policy_in_the_slot_stops_the_member(ring, answering, policy):
+    agent = ring()
+    answering.policies["agent0"] = policy
+    with pytest.raises(GuardError, match=rf"agent0\.0\.0 was evaluated, but engines played with {policy}"):
+        agent.evaluate(lambda: False)
+
+
+def test_an_evaluation_plays_again_what_was_trained_on(ring, answering, monkeypatch):
+    """B20: random tokens come from no environment."""
+    agent = ring()
+    monkeypatch.setattr(agent.trainer, "canary", lambda *given: {"canary/gap_max": 1e-6})
+    assert agent.evaluate(lambda: False)["audit/agreed"] == 0  # nothing was trained on yet
+    train(agent, 1)
+    with pytest.raises(GuardError, match=r"an attempt at task .* is trained on that is not what its environment gives"):
+        agent.evaluate(lambda: False)
+    agent.apply(CONFIG.with_values({"audited_trajectories": 0}))
+    agent.evaluate(lambda: False)
+
+
+def test_what_a_donor_trained_on_is_not_a_clones_to_answer_for(ring, answering, monkeypatch, tmp_path):
+    agent = ring()
+    monkeypatch.setattr(agent.trainer, "canary", lambda *given: {})
+    train(agent, 1)
+    agent.restore(tmp_path / "saved", agent.snapshot(tmp_path / "saved"), CONFIG)
+    agent.evaluate(lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        ("trainer", {"learning_rate": 3e-4}),
+        ("trainer", {"adam_beta2": 0.5, "max_grad_norm": 0.25}),
+        ("buffer", {"window": 9}),
+        ("buffer", {"max_reuse": 3}),
+        ("worker", {"temperature": 0.5}),
+    ],
+)
+def test_every_setting_that_does_not_arrive_is_named(ring, monkeypatch, part, values):
+    """B44: whichever part keeps to its own."""
+    agent = ring()
+    for name in ("apply", "window", "max_reuse", "config"):
+        kind = type(getattr(agent, part))
+        if name == "apply" and part == "trainer":
+            monkeypatch.setattr(kind, name, lambda self, config: None)
+        elif isinstance(own := getattr(kind, name, None), property):
+            monkeypatch.setattr(kind, name, property(own.fget, lambda self, value: None))
+    with pytest.raises(GuardError, match="|".join(values)) as raised:
+        agent.apply(CONFIG.with_values(values))
+    assert all(name in str(raised.value) for name in values)

@@ -4,7 +4,7 @@ Owns how turns become a trajectory. Which episodes are played, and what happens 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -76,6 +76,30 @@ async def play(
         if result.terminated or result.truncated:
             return _trajectory(record, "terminated" if result.terminated else "truncated", result.metrics, started)
         observation_ids = renderer.later(result.observation, completion.token_ids)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What an environment said to given actions."""
+
+    observations: tuple[str, ...]
+    """Before each action, and after the last one if that did not end the episode."""
+    rewards: tuple[float, ...]
+    stop_reason: StopReason | None
+    """None when it was not over."""
+
+
+async def replay(make_environment: Callable[[], Environment], seed: int, actions: Sequence[str], executor: Executor | None) -> Replay:
+    """Take the same actions in a fresh environment, until it ends or there are no more. Raises EpisodeError as `play` does."""
+    environment = await UserEnvironment.make(make_environment, executor)
+    observations, rewards = [await environment.reset(seed)], []
+    for action in actions:
+        result = await environment.step(action)
+        rewards.append(result.reward)
+        if result.terminated or result.truncated:
+            return Replay(tuple(observations), tuple(rewards), "terminated" if result.terminated else "truncated")
+        observations.append(result.observation)
+    return Replay(tuple(observations), tuple(rewards), None)
 
 
 def _trajectory(record: _Record, reason: StopReason, metrics: Mapping[str, float], started: float) -> Trajectory:

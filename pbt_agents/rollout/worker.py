@@ -21,7 +21,7 @@ from pbt_agents.config import RolloutConfig
 from pbt_agents.engine import RolloutEngine
 from pbt_agents.environment import Environment
 from pbt_agents.errors import EngineDiedError, EngineError, EpisodeError, NoExperienceError
-from pbt_agents.rollout.episode import Limits, play
+from pbt_agents.rollout.episode import Limits, Replay, play, replay
 from pbt_agents.rollout.renderer import ChatRenderer
 from pbt_agents.types import Group, Trajectory, group_prefix
 
@@ -144,6 +144,10 @@ class RolloutWorker:
         finally:
             played.cancel()
 
+    def replay(self, seed: int, actions: Sequence[str]) -> Replay:
+        """What a fresh environment says to these actions. Raises EpisodeError when it fails, or takes longer than a group may."""
+        return self.run(self._replay(seed, actions))
+
     def check(self) -> None:
         """Raise what ended the rollouts, if anything did; NoExperienceError while group after group is lost."""
         if self._error is not None:
@@ -255,6 +259,10 @@ class RolloutWorker:
         except EpisodeError as error:
             self._lose("evaluation_episodes_timed_out", error)
             return None
+
+    async def _replay(self, seed: int, actions: Sequence[str]) -> Replay:
+        async with self._time_limit("an episode played again"):
+            return await replay(self._task.make_environment, seed, actions, self._executor)
 
     @asynccontextmanager
     async def _time_limit(self, what: str) -> AsyncIterator[None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +40,11 @@ class TokenStats:
     capped: BoolArray
     entropy: FloatArray
     lags: IntArray
+    on_policy: BoolArray
 
 
 def token_metrics(parts: Sequence[TokenStats]) -> tuple[dict[str, float], dict[int, LagStats]]:
-    ratio, lags = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ratio", "lags"))
+    ratio, lags, on_policy = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ratio", "lags", "on_policy"))
     log_ratio = np.abs(np.log(ratio.astype(np.float64)))
     stale = ratio[lags >= 1]
     metrics = {
@@ -57,8 +59,17 @@ def token_metrics(parts: Sequence[TokenStats]) -> tuple[dict[str, float], dict[i
         "trainer/lag_steps_max": float(lags.max()),
         # Two programs never agree to the last bit: exact ones mean that somebody recomputed the behaviour log-probs.
         "trainer/ratio_identically_one": float(len(stale) > 0 and bool((stale == 1.0).all())),
+        **agreement(log_ratio[on_policy], "trainer/on_policy_"),
     }
     return metrics, {int(lag): _lag_stats(ratio[lags == lag], log_ratio[lags == lag]) for lag in np.unique(lags)}
+
+
+def agreement(gaps: NDArray[Any], prefix: str) -> dict[str, float]:
+    """How far log-probs of one policy lie apart [N], nat, that engine and trainer computed. Just the count where there are none."""
+    figures = {f"{prefix}tokens": float(len(gaps))}
+    if len(gaps):
+        figures |= {f"{prefix}gap_mean": float(gaps.mean()), f"{prefix}gap_max": float(gaps.max())}
+    return figures
 
 
 def _lag_stats(ratio: FloatArray, log_ratio: NDArray[np.float64]) -> LagStats:

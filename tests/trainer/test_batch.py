@@ -74,3 +74,27 @@ def test_equal_input_gives_equal_batches(field: str):
     first, second = (micro_batches(group.trajectories, [1.0] * 6, version=2, max_tokens=500) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
+
+
+CURRENT = PolicyId("a", 0, 4)
+ONE_TURN = turn([9], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("policies", "counts"),
+    [
+        ([CURRENT, CURRENT], 3),
+        ([PolicyId("a", 0, 3), CURRENT], 0),  # the later turn was sampled by it, after a context that was not
+        ([PolicyId("a", 1, 4), PolicyId("a", 1, 4)], 0),  # the same version of another line of descent has other weights
+    ],
+)
+def test_on_policy_is_what_the_current_policy_played_from_first_to_last(policies: list[PolicyId], counts: int):
+    spans = (PolicySpan(1, 3, policies[0]), PolicySpan(4, 5, policies[1]))
+    trajectory = Trajectory((ONE_TURN, turn([9], [3])), spans, "terminated")
+    (batch,) = micro_batches([trajectory], [1.0], version=4, max_tokens=9, current=CURRENT)
+    assert batch.on_policy.sum() == counts
+    assert not (batch.on_policy & ~batch.loss_mask).any()
+
+
+def test_without_a_current_policy_no_token_is_on_policy():
+    assert not one_batch(episode(ONE_TURN, versions=((1, 3, 4),)), version=4).on_policy.any()

@@ -9,7 +9,8 @@ from pbt_agents.errors import GuardError
 from pbt_agents.objective import Objective, ObjectiveResult
 from pbt_agents.objectives.cispo import Cispo
 from pbt_agents.plugins import load, names
-from pbt_agents.trainer.guard import check_cap
+from pbt_agents.trainer.guard import check_agreement, check_cap
+from pbt_agents.types import PolicyId
 
 CONFIG = ObjectiveConfig(ratio_max=3.0)
 
@@ -50,3 +51,23 @@ def test_an_objective_that_says_it_ignores_the_cap_must_not_have_one():
     """Copied from one without, and given a cap: a search over it would be refused for no reason."""
     with pytest.raises(GuardError, match=r"ratio_max=3\.0 where inf was expected"):
         check_cap(Cispo(ratio_max=3.0), ObjectiveConfig("reinforce", ratio_max=3.0))
+
+
+def figures(mean: float, largest: float) -> dict[str, float]:
+    return {"canary/tokens": 40.0, "canary/gap_mean": mean, "canary/gap_max": largest}
+
+
+@pytest.mark.parametrize(("mean", "largest"), [(2e-6, 3e-4), (1e-4, 0.05), (0.0, 0.0)])
+def test_what_two_programs_differ_by_is_let_pass(mean: float, largest: float):
+    check_agreement(figures(mean, largest), "canary/", PolicyId("a", 0, 4))
+
+
+@pytest.mark.parametrize(("mean", "largest"), [(5e-4, 5e-3), (9e-5, 0.06), (math.nan, 0.0), (0.0, math.nan), (math.inf, math.inf)])
+def test_what_other_weights_or_one_wrong_token_make_is_told_with_figures(mean: float, largest: float):
+    """B12, B37 and B39."""
+    with pytest.raises(GuardError, match=rf"disagree on a\.0\.4: log-probs of 40 tokens .* {mean:.2g} nat .* {largest:.2g} at most"):
+        check_agreement(figures(mean, largest), "canary/", PolicyId("a", 0, 4))
+
+
+def test_nothing_sampled_proves_nothing():
+    check_agreement({"canary/tokens": 0.0}, "canary/", PolicyId("a", 0, 4))

@@ -4,10 +4,14 @@ import pytest
 from pbt_agents.trainer.report import LagStats, TokenStats, token_metrics
 
 
-def tokens(ratio: list[float], lags: list[int], capped: list[bool] | None = None) -> TokenStats:
-    count = len(ratio)
+def tokens(ratio: list[float], lags: list[int], capped: list[bool] | None = None, on_policy: list[bool] | None = None) -> TokenStats:
+    none = [False] * len(ratio)
     return TokenStats(
-        np.array(ratio, np.float32), np.array(capped or [False] * count), np.full(count, 0.5, np.float32), np.array(lags, np.int32)
+        np.array(ratio, np.float32),
+        np.array(capped or none),
+        np.full(len(ratio), 0.5, np.float32),
+        np.array(lags, np.int32),
+        np.array(on_policy or none),
     )
 
 
@@ -33,6 +37,7 @@ def test_metrics_are_means_and_maxima_over_trained_tokens():
         "lag_steps_mean": 1.25,
         "lag_steps_max": 3,
         "ratio_identically_one": 0,
+        "on_policy_tokens": 0,
     }
     assert metrics == pytest.approx({f"trainer/{name}": value for name, value in expected.items()}, rel=1e-6)
 
@@ -50,3 +55,11 @@ def test_stale_data_with_a_ratio_of_exactly_one_everywhere_warn(ratio: list[floa
     """B14."""
     metrics, _ = token_metrics([tokens(ratio, lags)])
     assert metrics["trainer/ratio_identically_one"] == warns
+
+
+def test_the_gap_between_engine_and_trainer_is_that_of_the_tokens_of_the_current_policy():
+    """Ratios 2 and 1/8 are 1 and 3 times log 2 apart; the stale one, 64, does not count."""
+    metrics, _ = token_metrics([tokens([2.0, 64.0], [0, 3], on_policy=[True, False]), tokens([0.125], [0], on_policy=[True])])
+    assert metrics["trainer/on_policy_tokens"] == 2
+    assert metrics["trainer/on_policy_gap_mean"] == pytest.approx(2 * np.log(2))
+    assert metrics["trainer/on_policy_gap_max"] == pytest.approx(3 * np.log(2))

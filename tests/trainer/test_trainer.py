@@ -353,3 +353,77 @@ def test_the_policy_moves_toward_what_is_paid(make: MakeTrainer, paid: float, be
         trainer.update([Group("g", "arithmetic", 0, tuple(attempt(int(token), chances[token]) for token in tokens))])
     change = probabilities()[::2].sum() - before
     assert change > 0.1 if better else change < -0.1
+
+
+CURRENT = PolicyId("agent", 0, 0)
+
+
+def on_policy(trainer: Trainer, temperature: float = 1.0) -> list[Group]:
+    """The two groups as the trainer's own policy would have sampled them; random groups are stamped as CURRENT's."""
+    return [with_behavior(group, sampled_by(trainer.model, temperature)) for group in TWO_GROUPS]
+
+
+def moved(trainer: Trainer, by: float = 1e-3) -> None:
+    """Weights that differ as after one small optimizer step."""
+    for tensor in trainer.adapter.values():
+        tensor.data += by
+
+
+def test_what_the_trainer_itself_would_have_sampled_agrees(make: MakeTrainer):
+    trainer = make(temperature=0.7)
+    moved(trainer, by=0.05)
+    report = trainer.update(on_policy(trainer, temperature=0.7), CURRENT)
+    assert report.stepped
+    assert report.metrics["trainer/on_policy_tokens"] == report.metrics["trainer/trained_tokens"]
+    assert 0 <= report.metrics["trainer/on_policy_gap_max"] < 1e-5
+
+
+@pytest.mark.parametrize("sampled_at", [1.0, 0.5])
+def test_no_step_is_taken_on_what_was_sampled_at_another_temperature(make: MakeTrainer, sampled_at: float):
+    """B12."""
+    trainer = make(temperature=0.7)
+    moved(trainer, by=0.05)
+    before = weights(trainer)
+    with pytest.raises(GuardError, match=r"disagree on agent\.0\.0"):
+        trainer.update(on_policy(trainer, sampled_at), CURRENT)
+    assert same(before, trainer.adapter)
+    assert trainer.version == 0
+
+
+def test_what_others_have_sampled_is_stale_and_no_fault(make: MakeTrainer):
+    assert make().update(TWO_GROUPS, PolicyId("agent", 1, 0)).stepped
+    assert make().update(TWO_GROUPS).stepped
+
+
+def test_a_canary_of_ones_own_policy_sings(make: MakeTrainer):
+    trainer = make(temperature=0.7, micro_batch_tokens=64)
+    moved(trainer, by=0.05)
+    played = [trajectory for group in on_policy(trainer) for trajectory in group.trajectories]
+    figures = trainer.canary(played, 1.0, CURRENT)
+    assert figures["canary/tokens"] == sum(trajectory.loss_mask.sum() for trajectory in played)
+    assert figures["canary/gap_max"] < 1e-5
+    assert not any(tensor.grad is not None and tensor.grad.any() for tensor in trainer.adapter.values())
+
+
+def test_a_canary_tells_weights_of_one_small_step_apart(make: MakeTrainer):
+    """B37 and B39: the engine still answers with the adapter before, or with none."""
+    trainer = make()
+    moved(trainer, by=0.05)
+    played = [trajectory for group in on_policy(trainer) for trajectory in group.trajectories]
+    moved(trainer, by=1e-3)
+    with pytest.raises(GuardError, match=r"disagree on agent\.0\.0"):
+        trainer.canary(played, 1.0, CURRENT)
+
+
+def test_a_canary_that_heard_nothing_proves_nothing(make: MakeTrainer):
+    assert make().canary([], 1.0, CURRENT) == {"canary/tokens": 0.0}
+
+
+def test_every_setting_is_read_back_from_what_acts_by_it(make: MakeTrainer):
+    """B44: the optimizer's own values where it has them."""
+    trainer = make()
+    trainer.optimizer.param_groups[0].update(lr=0.25, betas=(0.5, 0.75), weight_decay=0.125)
+    used = trainer.settings_in_use()
+    assert [used[name] for name in ("learning_rate", "adam_beta1", "adam_beta2", "weight_decay")] == [0.25, 0.5, 0.75, 0.125]
+    assert used["ratio_max"] == trainer.objective.ratio_max
+    assert used["groups_per_batch"] == CONFIG.trainer.groups_per_batch
