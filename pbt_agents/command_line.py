@@ -14,7 +14,7 @@ import sys
 import textwrap
 import types
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 ArgsT = TypeVar("ArgsT", bound="DataclassInstance")
 
 
-def parse(kind: type[ArgsT], argv: Sequence[str] | None = None) -> ArgsT:
-    """An instance from the command line. A field without a default is a flag that must be given.
+def parse(kind: type[ArgsT], argv: Sequence[str] | None = None, positional: Collection[str] = (), program: str | None = None) -> ArgsT:
+    """An instance from the command line. A field without a default must be given; those in `positional` are given without a flag.
 
     Of a flag that is given twice the last one holds; where it takes several values, they add up.
     """
     parser = _Parser(
+        program,
         description=sys.modules[kind.__module__].__doc__,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,  # the dataclass has its own
@@ -41,9 +42,13 @@ def parse(kind: type[ArgsT], argv: Sequence[str] | None = None) -> ArgsT:
     for field in fields(kind):
         default = _default(field)
         text = sentences.get(field.name, "").replace("%", "%%")
-        shown = text if default is MISSING else f"{text} [{default}]"
-        flag, required = f"--{field.name.replace('_', '-')}", default is MISSING
-        parser.add_argument(flag, help=shown.strip(), required=required, **_reading(types_of[field.name]))
+        shown = text if default is MISSING or default is None else f"{text} [{default}]"
+        reading, required = _reading(types_of[field.name]), default is MISSING
+        if field.name in positional:
+            optional = {} if required else {"nargs": "?", "default": default}
+            parser.add_argument(field.name, help=text, metavar=field.name.upper(), **reading, **optional)
+        else:
+            parser.add_argument(f"--{field.name.replace('_', '-')}", help=shown.strip(), required=required, **reading)
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         near = nearest(unknown[0], parser.flags())

@@ -34,9 +34,10 @@ _OBJECT_STORE_BYTES = 80 << 20
 
 
 @contextmanager
-def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
+def ray_session(out: Path | None, address: str | None = None) -> Iterator[None]:
     """Ray for the time of the block. A local one ends with it, and with this process however it dies.
 
+    A link in `out`, if it is given, leads to all that is temporary.
     Raises ConfigError when no cluster answers at the address.
     """
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
@@ -44,7 +45,7 @@ def ray_session(out: Path, address: str | None = None) -> Iterator[None]:
         with _ray({}, address=address):
             yield
         return
-    with _temporary_folder(out / "ray") as folder:
+    with _temporary_folder(out and out / "ray") as folder:
         local = {"num_cpus": os.cpu_count(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         with reaped(folder), _ray(mark(folder), address="local", **local, _temp_dir=str(folder), log_to_driver=False):
             yield
@@ -93,24 +94,26 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _temporary_folder(link: Path) -> Iterator[Path]:
+def _temporary_folder(link: Path | None) -> Iterator[Path]:
     """The temporary folder of this process and all that it starts, until the block ends.
 
     Ray's sockets need a short path, so it stands in the outer temporary folder; `link` leads to it. The reaper removes it.
     """
-    if link.is_symlink():  # a run in this directory was killed
+    if link and link.is_symlink():  # a run in this directory was killed
         shutil.rmtree(link.resolve(), ignore_errors=True)
         link.unlink()
     outer = tempfile.tempdir
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
-    link.symlink_to(folder)
+    if link:
+        link.symlink_to(folder)
     tempfile.tempdir = str(folder)
     try:
         with _exported({"TMPDIR": str(folder)}):
             yield folder
     finally:
         tempfile.tempdir = outer
-        link.unlink(missing_ok=True)
+        if link:
+            link.unlink(missing_ok=True)
 
 
 @contextmanager

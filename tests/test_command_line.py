@@ -70,3 +70,19 @@ def test_the_sentence_under_a_field_is_its_help(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "Agents trained side by side, 100 % of them. [4]" in shown
     assert "Command lines made from a dataclass." in shown
+
+
+def test_a_positional_field_is_given_without_a_flag_and_may_be_left_out_when_it_has_a_default():
+    assert parse(Args, ["runs/x", "--population", "8"], positional=("out",)).out == Path("runs/x")
+    assert parse(Args, ["--out", "y", "5"], positional=("population",)) == Args(Path("y"), 5)
+    assert parse(Args, ["--out", "y"], positional=("population",)) == Args(Path("y"))
+    with pytest.raises(SystemExit, match="2"):
+        parse(Args, [], positional=("out",))
+
+
+def test_help_begins_with_the_program_and_shows_no_default_where_there_is_none(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse(Args, ["--help"], program="python -m mine")
+    told = capsys.readouterr().out
+    assert told.startswith("usage: python -m mine ")
+    assert "[None]" not in told

@@ -10,7 +10,7 @@ from pbt_agents import evaluation
 from pbt_agents.config import AgentConfig, ModelConfig
 from pbt_agents.engine import SlotTensor
 from pbt_agents.environment import StepResult
-from pbt_agents.errors import EngineDiedError, GuardError
+from pbt_agents.errors import EngineDiedError, EpisodeError, GuardError
 from pbt_agents.evaluation import Evaluator, Scores
 from pbt_agents.models import resolve_model
 from pbt_agents.testing.fake_engine import FakeEngine
@@ -114,3 +114,25 @@ def test_a_dead_engine_is_no_lost_episode(scoring, engine):
 @pytest.mark.parametrize(("lost", "end"), [(0, "±0.010"), (3, "±0.010, 3 of 512 episodes lost")])
 def test_scores_tell_how_many_episodes_were_lost_if_any_was(lost, end):
     assert str(Scores(256, 0.5, 0.02, 0.4, 0.01, lost)) == f"sampled 0.500 ±0.020, greedy 0.400 {end}"
+
+
+def test_single_scores_come_task_by_task_with_nan_where_one_was_lost(scoring, engine, model, tmp_path):
+    """B06."""
+    folder = saved(model, tmp_path / "adapter")
+    scores = scoring(1.0, LOST, 0.25).scores(folder, "validation", 3, 0.0)
+    assert scores.tolist() == [1.0, pytest.approx(math.nan, nan_ok=True), 0.25]
+    assert {(agent, sampling.temperature) for agent, _, sampling, _ in engine.asked} == {("agent0", 0.0)}
+    scoring(1.0, 1.0).scores(None, "validation", 2, 1.0)
+    assert {(agent, sampling.temperature) for agent, _, sampling, _ in engine.asked[2:]} == {(None, 1.0)}
+
+
+def test_many_tasks_are_played_some_at_a_time_in_their_order(scoring, monkeypatch):
+    monkeypatch.setattr(evaluation, "_AT_ONCE", 2)
+    assert scoring(1.0, 0.0, 0.5, 0.25, 0.75).scores(None, "test", 5, 1.0).tolist() == [1.0, 0.0, 0.5, 0.25, 0.75]
+
+
+def test_one_episode_is_watched_and_its_loss_is_told(scoring):
+    evaluator = scoring()
+    assert evaluator.watch(None, lambda: Told(0.5), 7, 0.0).score == 0.5
+    with pytest.raises(EpisodeError, match="no task today"):
+        evaluator.watch(None, lambda: Told(LOST), 7, 0.0)

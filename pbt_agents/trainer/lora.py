@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from pbt_agents.config import ModelConfig
@@ -33,10 +34,9 @@ def build_policy(model_path: str, config: ModelConfig, seed: int) -> PeftModel:
         raise ConfigError(
             f"model '{model_path}' has no {', '.join(missing)}: adapters go on {', '.join(TARGETS)}. Choose a Llama-like model."
         )
-    lora = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=list(TARGETS), task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = get_peft_model(base, lora)
+        model = get_peft_model(base, _lora(config))
     fuse(model)
     # No dropout anywhere: the trainer's log-probs are to be the engine's.
     return model.eval()
@@ -62,9 +62,30 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
 def read_adapter(model: PeftModel, folder: Path) -> dict[str, Tensor]:
     """The tensors of a saved adapter by their names in the model. Refuses one that the model would not apply as it was trained."""
     _check_config(json.loads((folder / CONFIG_FILE).read_text()), model.peft_config["default"], folder)
-    stored, wanted = load_file(folder / WEIGHTS_FILE), adapter_tensors(model)
-    _check_names(set(stored), {_file_name(name) for name in wanted}, folder)
-    return {name: stored[_file_name(name)] for name in wanted}
+    stored, wanted = _load(folder / WEIGHTS_FILE), {_file_name(name): tensor for name, tensor in adapter_tensors(model).items()}
+    _check_names(set(stored), set(wanted), folder)
+    _check_shapes(stored, wanted, folder)
+    return {name: stored[_file_name(name)] for name in adapter_tensors(model)}
+
+
+def check_adapter(folder: Path, model_path: str, config: ModelConfig) -> None:
+    """Raises ConfigError when the adapter is not one of this base. No weight of the base is read."""
+    with torch.device("meta"):
+        base = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path, local_files_only=Path(model_path).is_dir()))
+        model = get_peft_model(base, _lora(config))
+    read_adapter(model, folder)
+
+
+def _lora(config: ModelConfig) -> LoraConfig:
+    return LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=list(TARGETS), task_type="CAUSAL_LM")
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"'{file}' cannot be read: {error}. An adapter is saved by peft's save_pretrained.") from error
+    return tensors
 
 
 def _file_name(name: str) -> str:
@@ -79,6 +100,8 @@ def _check_config(stored: Mapping[str, Any], own: Any, folder: Path) -> None:
         "use_dora": False,
         "bias": "none",
         "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
     }
     for field, value in expected.items():
         if (stored.get(field) or None) != (value or None):
@@ -89,3 +112,12 @@ def _check_names(stored: set[str], wanted: set[str], folder: Path) -> None:
     if stored != wanted:
         matched, foreign, missing = len(stored & wanted), sorted(stored - wanted)[:2], sorted(wanted - stored)[:2]
         raise ConfigError(f"adapter in {folder} matches {matched} of {len(wanted)} tensors; unknown: {foreign}, missing: {missing}.")
+
+
+def _check_shapes(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
+    for name, tensor in stored.items():
+        if tensor.shape != wanted[name].shape:
+            raise ConfigError(
+                f"adapter in {folder} has {name} of shape {tuple(tensor.shape)}, but this base model takes {tuple(wanted[name].shape)}. "
+                "Name the base model that it was trained on."
+            )
