@@ -24,7 +24,7 @@ import run_figures
 from _figures import Figures, show
 
 from pbt_agents.command_line import parse
-from pbt_agents.json_files import read_json, write_json
+from pbt_agents.json_files import write_json
 from pbt_agents.provenance import provenance
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT
 
@@ -76,19 +76,7 @@ def population(args: Args) -> dict[str, Figures]:
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     environment = {name: value for name, value in os.environ.items() if name not in ENGINE_ENVIRONMENT}
     subprocess.run([sys.executable, str(script), *flags], env=environment, stdout=subprocess.DEVNULL, check=True)
-    return {**run_figures.measure(run_figures.Args(run)), "start-up": start_up(run, began)}
-
-
-def start_up(run: Path, began: float) -> Figures:
-    """Seconds of the process until its settings were checked, the engines were up, and the first update of any member was trained."""
-    usage = run / "usage.json"
-    updates = list(run_figures.updates(run))
-    marks = {
-        "settings_checked_s": read_json(run / "run.json")["started"],
-        "engines_up_s": usage.stat().st_mtime - read_json(usage)["seconds"],  # it is metered from there to the last time it is written
-        "first_update_s": min(row["started"] + row["trainer/update_s"] for row in updates),
-    }
-    return {name: moment - began for name, moment in marks.items()}
+    return {**run_figures.measure(run_figures.Args(run)), "start-up": run_figures.start_up(run, began)}
 
 
 def overhead(figures: dict[str, Figures]) -> Figures:

@@ -4,6 +4,7 @@ python experiments/run_figures.py --run runs/sudoku-20300101-000000
 """
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ import _interpreter  # noqa: F401
 from _figures import Figures, latency_ms, show
 
 from pbt_agents.command_line import parse
+from pbt_agents.config import require
+from pbt_agents.errors import ConfigError
+from pbt_agents.json_files import read_json
 
 
 @dataclass
@@ -100,8 +104,24 @@ def clone_to_update(run: Path) -> Iterator[float]:
         yield from (started - clone["time_s"] for started in later[:1])
 
 
+def start_up(run: Path, began: float) -> Figures:
+    """Seconds of the process until its settings were checked, the engines were up, and the first update of any member was trained."""
+    usage = run / "usage.json"
+    marks = {
+        "settings_checked_s": read_json(run / "run.json")["started"],
+        "engines_up_s": usage.stat().st_mtime - read_json(usage)["seconds"],  # it is metered from there to the last time it is written
+        "first_update_s": min(row["started"] + row["trainer/update_s"] for row in updates(run)),
+    }
+    return {name: moment - began for name, moment in marks.items()}
+
+
 def measure(args: Args) -> dict[str, Figures]:
-    results, rows = json.loads((args.run / "results.json").read_text()), list(updates(args.run))
+    """Raises ConfigError for a directory that is not a finished run's."""
+    require(
+        (args.run / "results.json").exists(),
+        f"'{args.run}' holds no results.json, which ends a run. Name a finished one; an interrupted one goes on with --resume.",
+    )
+    results, rows = read_json(args.run / "results.json"), list(updates(args.run))
     stepped = [row for row in rows if row["trainer/stepped"]]
     return {
         "generation in the ring": generation(results),
@@ -114,5 +134,10 @@ def measure(args: Args) -> dict[str, Figures]:
 
 
 if __name__ == "__main__":
-    for title, figures in measure(parse(Args)).items():
+    try:
+        found = measure(parse(Args))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    for title, figures in found.items():
         show(title, figures)

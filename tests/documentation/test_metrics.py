@@ -2,20 +2,23 @@
 
 import dataclasses
 import re
+from typing import get_args
 
 import numpy as np
 import pytest
 from pages import ROOT, first_cells
 
+from pbt_agents.audit import Verdict
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import SlotTensor
 from pbt_agents.models import resolve_model
+from pbt_agents.pipeline import drift
 from pbt_agents.ring import Place, Ring, fitness
 from pbt_agents.testing.fake_engine import FakeEngine
 from pbt_agents.testing.random_groups import random_group
 from pbt_agents.trainer.advantages import SKIP_REASONS
 from pbt_agents.trainer.lora import adapter_tensors, build_policy
-from pbt_agents.trainer.report import LagStats
+from pbt_agents.trainer.report import LagStats, agreement
 
 EXPLAINED = first_cells((ROOT / "docs" / "metrics.md").read_text())
 STANDING = {"updates", "version", "lineage", "learning_rate", "ratio_max", "window"}
@@ -41,7 +44,9 @@ def reported(tmp_path_factory):
     ring.buffer.append(random_group(np.random.default_rng(0), (0.0, 1.0), turns=2, version=0))
     row = ring.update(lambda: False)
     assert row is not None
-    names = {*row, *ring.stats(), *fitness(np.array([0.0, 1.0])), *(f"time/{part}_s" for part in ("train", "publish"))}
+    lags = {str(lag): {"tokens": 1, "log_ratio_abs_mean": 0.0} for lag in range(12)}
+    guards = {*agreement(np.zeros(1), "canary/"), *(f"audit/{verdict}" for verdict in get_args(Verdict)), *drift([{"by_lag": lags}])}
+    names = {*guards, *row, *ring.stats(), *fitness(np.array([0.0, 1.0])), *(f"time/{part}_s" for part in ("train", "publish"))}
     ring.close()
     return names - {"by_lag"}
 
@@ -61,7 +66,7 @@ def test_no_name_is_explained_that_the_code_does_not_have():
 
 
 def is_written(name, words):
-    """`trainer/skipped_solved` is written as skipped_{reason}, `rollout/aborted_EngineError` as aborted_{error}."""
+    """Some are put together: `trainer/skipped_solved` of skipped_{reason}, `trainer/on_policy_gap_mean` of a prefix and gap_mean."""
     leaf = name.rpartition("/")[2]
-    before, _, after = leaf.partition("_")
-    return leaf in words or {f"{before}_", after} <= words
+    cuts = [(leaf[: cut + 1], leaf[cut + 1 :]) for cut, letter in enumerate(leaf) if letter == "_"]
+    return leaf in words or any(set(parts) <= words for parts in cuts)

@@ -1,4 +1,4 @@
-"""Two agents that hunt for treasure, for a few minutes on a CPU."""
+"""Two agents that hunt for treasure, for some minutes on a CPU."""
 
 from ray import tune
 
@@ -11,7 +11,7 @@ POPULATION = PopulationSpec(
         buffer=BufferConfig(max_reuse=2),
         evaluation=EvaluationConfig(updates_per_evaluation=5, evaluation_episodes=64),
     ),
-    search_space={"learning_rate": tune.loguniform(3e-4, 1e-2), "window": [1, 2, 4]},
-    budget=Budget(updates=40),
-    perturbation_updates=10,
+    search_space={"learning_rate": tune.loguniform(3e-4, 3e-3), "window": [1, 2, 4]},
+    budget=Budget(updates=20),
+    perturbation_updates=5,
 ).of_size(2)
