@@ -1,6 +1,7 @@
 """Scores of finished adapters, on an engine without a model and tasks that come to what they are told."""
 
 import math
+from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -136,3 +137,30 @@ def test_one_episode_is_watched_and_its_loss_is_told(scoring):
     assert evaluator.watch(None, lambda: Told(0.5), 7, 0.0).score == 0.5
     with pytest.raises(EpisodeError, match="no task today"):
         evaluator.watch(None, lambda: Told(LOST), 7, 0.0)
+
+
+def test_scores_are_of_the_split_that_was_asked_for_and_no_seed_is_in_two(scoring, monkeypatch):
+    played = defaultdict(set)
+
+    def maker(config, split):
+        class Noted(Told):
+            def reset(self, seed):
+                played[split].add(seed)
+                return super().reset(seed)
+
+        return lambda: Noted(1.0)
+
+    monkeypatch.setattr(evaluation, "environment_maker", maker)
+    evaluator = scoring()
+    for split in ("validation", "test"):
+        evaluator.base(split, 8)
+        assert len(played[split]) == 8
+    assert set(played) == {"validation", "test"}
+    assert not played["validation"] & played["test"]
+
+
+def test_base_and_adapter_are_each_scored_sampled_and_greedy(scoring, engine, model, tmp_path):
+    scoring(*[1.0] * 4).base("test", 2)
+    scoring(*[1.0] * 4).adapter(saved(model, tmp_path / "adapter"), "test", 2)
+    asked = Counter((agent, sampling.temperature) for agent, _, sampling, _ in engine.asked)
+    assert asked == {(None, 1.0): 2, (None, 0.0): 2, ("agent0", 1.0): 2, ("agent0", 0.0): 2}

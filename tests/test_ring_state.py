@@ -11,6 +11,7 @@ import pytest
 from pbt_agents.buffer.replay import SampleTimeoutError
 from pbt_agents.config import AgentConfig
 from pbt_agents.engine import SlotTensor
+from pbt_agents.environment import environment_maker
 from pbt_agents.errors import EngineError, GuardError, NothingToLearnError
 from pbt_agents.models import resolve_model
 from pbt_agents.ring import Place, Ring
@@ -404,3 +405,42 @@ def test_every_setting_that_does_not_arrive_is_named(ring, monkeypatch, part, va
     with pytest.raises(GuardError, match="|".join(values)) as raised:
         agent.apply(CONFIG.with_values(values))
     assert all(name in str(raised.value) for name in values)
+
+
+def begun(engine):
+    """The tasks of the groups that an agent has just begun, by their prompts; the attempts of a group share one."""
+    count = CONFIG.rollout.groups_in_flight * CONFIG.rollout.group_size
+    for _ in range(count):
+        assert engine.arrivals.acquire(timeout=30)
+    tasks = {tuple(prompt) for _, prompt, _, _ in engine.asked[-count:]}
+    assert len(tasks) == CONFIG.rollout.groups_in_flight
+    return tasks
+
+
+def test_no_task_is_played_twice_by_members_a_clone_or_a_restart(ring, engine, tmp_path):
+    donor = ring("agent0")
+    of_donor = begun(engine)
+    clone = ring("agent1")
+    of_member = begun(engine)
+    clone.restore(tmp_path / "saved", donor.snapshot(tmp_path / "saved"), CONFIG)
+    of_clone = begun(engine)
+    ring("agent0")
+    of_restart = begun(engine)
+    assert len(of_donor | of_member | of_clone | of_restart) == 4 * CONFIG.rollout.groups_in_flight
+
+
+def test_members_are_scored_at_temperature_1_on_the_same_validation_tasks(ring, engine, monkeypatch):
+    """Whatever temperature they train at."""
+    splits, scored, episodes = [], [], CONFIG.evaluation.evaluation_episodes
+    monkeypatch.setattr("pbt_agents.ring.environment_maker", lambda config, split: splits.append(split) or environment_maker(config, split))
+    for name, temperature in (("agent0", 1.0), ("agent1", 0.3)):
+        agent = ring(name)
+        agent.worker.stop()
+        agent.apply(CONFIG.with_values({"temperature": temperature}))
+        splits.clear()
+        before = len(engine.asked)
+        agent.evaluate(lambda before=before: len(engine.asked) - before == episodes)
+        assert splits == ["validation"]
+        scored.append(sorted((prompt, sampling.temperature) for _, prompt, sampling, _ in engine.asked[before:]))
+    assert scored[0] == scored[1]
+    assert {temperature for _, temperature in scored[0]} == {1.0}

@@ -6,17 +6,21 @@ import numpy as np
 
 from pbt_agents.types import IntArray
 
+MERGED = "\N{WHITE SMILING FACE}"
+
 
 class CharacterTokenizer:
-    """`$` ends a turn. `strip` makes a chat template that rewrites earlier turns; `end` one that closes a turn with another text."""
+    """`$` ends a turn. `strip` makes a chat template that rewrites earlier turns; `end` one that closes a turn with another text.
+    `merged` is a text that becomes one id, though its characters are ids as well.
+    """
 
     eos_token_id = ord("$")
 
-    def __init__(self, strip: bool = False, end: str = "$") -> None:
-        self.strip, self.end = strip, end
+    def __init__(self, strip: bool = False, end: str = "$", merged: str = "") -> None:
+        self.strip, self.end, self.merged = strip, end, merged
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        return [ord(character) for character in text]
+        return [ord(character) for character in (text.replace(self.merged, MERGED) if self.merged else text)]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(i) for i in token_ids if not (skip_special_tokens and i == self.eos_token_id))

@@ -38,12 +38,7 @@ def test_a_template_that_does_not_end_a_turn_with_a_stop_token_is_refused():
 
 def test_sampled_ids_are_never_encoded_again():
     """B18: two ids whose text has a shorter encoding stay two."""
-
-    class Merging(CharacterTokenizer):
-        def encode(self, text, add_special_tokens=False):
-            return super().encode(text.replace("hello", "H"))
-
     action = ids("hello$")
-    renderer = ChatRenderer(Merging(), "toy")
+    renderer = ChatRenderer(CharacterTokenizer(merged="hello"), "toy")
     later = renderer.later("b", action)
     np.testing.assert_array_equal(np.concatenate([renderer.first("a"), action, later]), ids("<a>@hello$<b>@"))

@@ -61,8 +61,12 @@ class Countdown:
         )
 
 
-def episode(engine, seed=1, budget=400):
-    return asyncio.run(play(Countdown, engine, RENDERER, "agent0", seed, Limits(8, budget), 1.0))
+def episode(engine, seed=1, budget=400, renderer=RENDERER):
+    return asyncio.run(play(Countdown, engine, renderer, "agent0", seed, Limits(8, budget), 1.0))
+
+
+def text(token_ids):
+    return "".join(map(chr, token_ids))
 
 
 def test_the_tokens_of_a_turn_are_a_prefix_of_those_of_the_next():
@@ -70,9 +74,17 @@ def test_the_tokens_of_a_turn_are_a_prefix_of_those_of_the_next():
     engine = ScriptedEngine()
     trajectory = episode(engine)
     assert engine.prompts == ["<s>@", "<s>@go$<2>@", "<s>@go$<2>@go$<1>@"]
-    assert "".join(map(chr, trajectory.token_ids)) == "<s>@go$<2>@go$<1>@go$"
+    assert text(trajectory.token_ids) == "<s>@go$<2>@go$<1>@go$"
     assert trajectory.stop_reason == "terminated"
     assert trajectory.metrics == {"solved": 1.0}
+
+
+def test_an_action_is_continued_and_kept_as_it_was_sampled():
+    """B18: two ids whose text has a shorter encoding stay two."""
+    engine = ScriptedEngine()
+    trajectory = episode(engine, renderer=ChatRenderer(CharacterTokenizer(merged="go"), "toy"))
+    assert engine.prompts[1:] == ["<s>@go$<2>@", "<s>@go$<2>@go$<1>@"]
+    assert [text(turn.action_ids) for turn in trajectory.turns] == ["go$"] * 3
 
 
 def test_spans_and_mask_cover_exactly_the_sampled_tokens():
@@ -90,7 +102,7 @@ def test_an_episode_stops_at_its_token_budget_and_says_so():
     engine = ScriptedEngine()
     trajectory = episode(engine, budget=13)
     assert trajectory.stop_reason == "length"
-    assert "".join(map(chr, trajectory.token_ids)) == "<s>@go$<2>@go"
+    assert text(trajectory.token_ids) == "<s>@go$<2>@go"
     assert engine.samplings[1].max_tokens == 2
 
 
@@ -152,6 +164,19 @@ def test_groups_are_complete_named_by_lineage_and_never_more_than_there_is_room_
     assert harness.worker.stats()["rollout/episodes"] == 24
 
 
+def test_the_attempts_of_a_group_play_its_task():
+    class Numbered(Countdown):
+        def reset(self, seed):
+            super().reset(seed)
+            return str(seed)
+
+    with Harness(make=Numbered, group_size=4, groups_in_flight=1, limit=2) as harness:
+        harness.worker.start(0, np.random.default_rng(0))
+        assert harness.enough.wait(10)
+    for group in harness.groups:
+        assert [text(trajectory.turns[0].observation_ids) for trajectory in group.trajectories] == [f"<{group.seed}>@"] * 4
+
+
 def test_one_seed_gives_the_same_tasks_in_the_same_order():
     def tasks(seed):
         with Harness(groups_in_flight=1) as harness:
@@ -196,19 +221,21 @@ def test_turns_of_an_episode_stay_on_one_engine_and_episodes_are_spread():
 
 def test_nothing_is_delivered_after_stop():
     """A clone drops what its replaced policy still had in flight."""
-    release = threading.Event()
+    asked, release = threading.Event(), threading.Event()
 
     class Slow(ScriptedEngine):
         async def generate(self, *args):
+            asked.set()
             while not release.is_set():
                 await asyncio.sleep(0.001)
             return await super().generate(*args)
 
     with Harness([Slow()], groups_in_flight=2) as harness:
         harness.worker.start(0, np.random.default_rng(0))
+        assert asked.wait(10)
         harness.worker.stop()
         release.set()
-        harness.worker.run(asyncio.sleep(0.05))
+        harness.wait(lambda: not harness.worker._groups)
         assert harness.groups == []
 
 
