@@ -89,7 +89,7 @@ class FakeEngine:
         stopped = ids[-1] in sampling.stop_token_ids
         return Completion(
             np.array(ids, np.int32),
-            np.full(len(ids), -0.5, np.float32),
+            np.full(len(ids), -0.1, np.float32),  # not exact in half precision
             "stop" if stopped else "length",
             (PolicySpan(0, len(ids), policy),),
             prompt_tokens=len(prompt_ids),

@@ -52,7 +52,7 @@ def test_a_completion_arrives_as_the_engine_sampled_it(engine, server):
     assert completion.token_ids.dtype == np.int32
     assert completion.logprobs.dtype == np.float32
     assert completion.token_ids.tolist() == [6, 7, 8]
-    assert completion.logprobs.tolist() == [-0.5, -0.5, -0.5]
+    np.testing.assert_array_equal(completion.logprobs, np.full(3, -0.1, np.float32))
     assert completion.finish_reason == "length"
     assert completion.policy_spans == (PolicySpan(0, 3, PolicyId("a1", -1, 0)),)
     assert completion.prompt_tokens == 2
