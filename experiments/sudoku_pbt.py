@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import ray_session
-from pbt_agents.run_folder import new_run, resumed_run
+from pbt_agents.run_folder import new_run, nothing_kept, resumed_run
 from pbt_agents.search_space import agent_search_space
 
 
@@ -64,13 +65,17 @@ class Args:
     """Print only the final report, and errors. Without it there is a live table on a terminal, and plain lines elsewhere."""
     json: bool = False
     """Print one JSON object per line on stdout for every event; pbt_agents/dashboard/json_lines.py lists them."""
+    estimate: bool = False
+    """Dry run: train until every member has its first result, print what the whole run would take, and end. Nothing is kept in --out."""
+    price_per_hour: float | None = None
+    """Of one GPU, or of the machine where no GPU is used: what the training costs is printed as well."""
     address: str | None = None
     """Ray cluster to join instead of a local one; 'auto' for the one running here."""
 
 
 _FLAG_OF = {"seed": "seed", "environment.id": "environment", "model.path": "model", "window": "window"}
 """Settings that have a flag of their own."""
-SESSION = ("address", "quiet", "json")
+SESSION = ("address", "quiet", "json", "price_per_hour")
 """Flags of a session: a run may be resumed with others."""
 _INFINITY = ("inf", "float('inf')")
 
@@ -150,6 +155,9 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
     """Everything that happens is told by events, and so is how it ends."""
     try:
         reporter.tell(Note(f"torch {check_torch()}, {check_engine()}"))
+        require(not (args.estimate and args.quiet), "--quiet would keep back what --estimate is for. Leave one of them out.")
+        price = args.price_per_hour
+        require(price is None or 0 <= price < math.inf, f"price_per_hour must be at least 0, got {price}. Leave it out for no cost.")
         if args.resume:
             session = {name: getattr(args, name) for name in SESSION}
             require(
@@ -160,12 +168,15 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
                 place = {"address": settings["address"]} if args.address is None else {}
                 return run(Args(**settings | session | place), out, True, reporter)
         spec = population(args)  # refuses what is wrong before there is a directory
-        with new_run(out, asdict(args), spec.to_dict()):
+        with new_run(out, asdict(args), spec.to_dict()), nothing_kept(out) if args.estimate else nullcontext():
             return run(args, out, False, reporter)
     except PbtAgentsError as error:
         reporter.tell(Failed(str(error)))
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
+        if args.estimate:
+            reporter.tell(Failed("interrupted before there was an estimate; nothing is kept"))
+            return 130
         reporter.tell(Interrupted(False, f"python {sys.argv[0]} --resume {out}"))
         return 130
 
@@ -174,18 +185,23 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
     spec = population(args)
     if args.address is None:
         check_capacity(spec, out)
-    from pbt_agents.training import compare, comparison, report, train  # takes seconds, and is not needed to refuse a wrong flag
+    from pbt_agents.training import compare, comparison, estimate, report, train  # takes seconds, and is not needed to refuse a wrong flag
 
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
     reporter.tell(Note("starting Ray"))
     with ray_session(out, args.address):
-        outcome = train(spec, out, resume, args.test_episodes, reporter)
+        if args.estimate:
+            if not estimate(spec, out, reporter, args.price_per_hour):
+                raise KeyboardInterrupt
+            reporter.tell(Note("nothing of this is kept; the same command without --estimate trains"))
+            return 0
+        outcome = train(spec, out, resume, args.test_episodes, reporter, args.price_per_hour)
         if outcome is None:
             reporter.tell(Interrupted(True, f"python {sys.argv[0]} --resume {out}"))
             return 130
-        arms = compare(spec, outcome, out, resume, args.test_episodes, reporter) if args.compare else {}
-    reporter.tell(report(outcome, arms, out))
+        arms = compare(spec, outcome, out, resume, args.test_episodes, reporter, args.price_per_hour) if args.compare else {}
+    reporter.tell(report(spec, outcome, arms, out, args.price_per_hour))
     return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
 
 

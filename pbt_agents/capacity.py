@@ -88,7 +88,7 @@ def gpu_plans(spec: PopulationSpec, model: str, gpus: Sequence[int]) -> list[dic
     """
     share, engines = spec.agent.fleet.gpus_per_engine, engine_plan(spec.agent)
     require(bool(gpus), f"gpus_per_engine is {share}, but nvidia-smi lists no GPU here. Leave it at 0 to run on the CPU.")
-    on_each = math.floor(1 / share + 1e-9)
+    on_each = _engines_on_a_gpu(share)
     require(
         len(engines) <= on_each * len(gpus),
         f"{len(engines)} engines with gpus_per_engine {share} do not fit on {len(gpus)} GPU(s). Lower it, or take fewer engines.",
@@ -102,6 +102,12 @@ def gpu_plans(spec: PopulationSpec, model: str, gpus: Sequence[int]) -> list[dic
     return plans
 
 
+def gpus_held(agent: AgentConfig) -> int:
+    """By the engines: so many of them lie on one GPU as have a whole share there."""
+    share, engines = agent.fleet.gpus_per_engine, len(engine_plan(agent))
+    return math.ceil(engines / _engines_on_a_gpu(share)) if share else 0
+
+
 def check_gpu(number: int, shares: Mapping[str, float]) -> None:
     """Raises ConfigError when processes take more than there is of one GPU, by their shares."""
     total = sum(shares.values())
@@ -110,6 +116,10 @@ def check_gpu(number: int, shares: Mapping[str, float]) -> None:
         f"the plan takes {total:.0%} of GPU {number}: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}. "
         "Lower gpus_per_engine, kv_cache_bytes or micro_batch_tokens, or take a smaller population.",
     )
+
+
+def _engines_on_a_gpu(share: float) -> int:
+    return math.floor(1 / share + 1e-9)
 
 
 def _logit_bytes(agent: AgentConfig, model: str) -> int:

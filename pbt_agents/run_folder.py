@@ -6,6 +6,7 @@ flag cannot change a run in its middle.
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,15 @@ def new_run(out: Path, settings: Mapping[str, Any], population: Mapping[str, Any
         with _writing(out):
             write_json(out / MANIFEST, manifest)
         yield out
+
+
+@contextmanager
+def nothing_kept(out: Path) -> Iterator[None]:
+    """The directory of a dry run goes with the block. For the holder of the directory."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.capacity import cpus_per_member
+from pbt_agents.capacity import cpus_per_member, gpus_held
+from pbt_agents.dashboard.cost import money
 from pbt_agents.dashboard.events import Arm, Note, Report
 from pbt_agents.dashboard.plain_lines import PlainLines
 from pbt_agents.dashboard.reporter import Reporter
@@ -57,17 +58,22 @@ class Outcome:
         return before, after
 
 
-def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int = 256, reporter: Reporter | None = None) -> Outcome | None:
+def train(
+    spec: PopulationSpec,
+    out: Path,
+    resume: bool = False,
+    episodes: int = 256,
+    reporter: Reporter | None = None,
+    price_per_hour: float | None = None,
+) -> Outcome | None:
     """Train, then choose the best member by `episodes` validation tasks and score it and the base on as many test tasks.
 
     None when a signal interrupted the training. Ray must be running. Writes into `out`: `best/` (PEFT format) and the schedule that
     made it as soon as the best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
     reporter = reporter or PlainLines()
-    cpus_per_member(spec, cores())  # what cannot be is refused before the engines start
-    checked_objective(spec.agent)
-    with engines(spec, out, reporter) as (fleet, before):
-        run = run_population(spec, out, fleet, resume, reporter)
+    with _engines(spec, out, reporter) as (fleet, before):
+        run = run_population(spec, out, fleet, resume, reporter, price_per_hour)
         if run.interrupted:
             return None
         if all(member.error for member in run.members):
@@ -77,9 +83,23 @@ def train(spec: PopulationSpec, out: Path, resume: bool = False, episodes: int =
     return outcome
 
 
+def estimate(spec: PopulationSpec, out: Path, reporter: Reporter, price_per_hour: float | None = None) -> bool:
+    """Train until every member has a result, which is when the watch tells what the whole would come to, and no further.
+
+    False when a signal came before. Raises PbtAgentsError when the members failed before. Ray must be running.
+    """
+    with _engines(spec, out, reporter) as (fleet, _):
+        run = run_population(spec, out, fleet, False, reporter, price_per_hour, only_estimate=True)
+    if all(member.error for member in run.members):
+        raise PbtAgentsError("every member failed; nothing could be measured")
+    return not run.interrupted
+
+
 @contextmanager
-def engines(spec: PopulationSpec, out: Path, reporter: Reporter) -> Iterator[tuple[EngineFleet, list[dict[str, float]]]]:
+def _engines(spec: PopulationSpec, out: Path, reporter: Reporter) -> Iterator[tuple[EngineFleet, list[dict[str, float]]]]:
     """The fleet of this run for the time of the block, and process id and counters of each engine at its start."""
+    cpus_per_member(spec, cores())  # what cannot be is refused before the engines start
+    checked_objective(spec.agent)
     model = spec.agent.model.path
     with ExitStack() as ended:
         with Stage(reporter, "engines", "starting the engines", usual_start_s(out, model)) as stage:
@@ -119,7 +139,13 @@ def comparison(spec: PopulationSpec) -> dict[str, PopulationSpec]:
 
 
 def compare(
-    spec: PopulationSpec, outcome: Outcome, out: Path, resume: bool = False, episodes: int = 256, reporter: Reporter | None = None
+    spec: PopulationSpec,
+    outcome: Outcome,
+    out: Path,
+    resume: bool = False,
+    episodes: int = 256,
+    reporter: Reporter | None = None,
+    price_per_hour: float | None = None,
 ) -> dict[str, Outcome | None]:
     """What the same CPU seconds come to without a population.
 
@@ -132,20 +158,25 @@ def compare(
     for name, arm in arms.items():
         reporter.tell(Note(f"comparison: {name}, {budget.cpu_seconds:.0f} CPU seconds"))
         (out / name).mkdir(exist_ok=resume)
-        results[name] = train(arm, out / name, resume, episodes, reporter)
+        results[name] = train(arm, out / name, resume, episodes, reporter, price_per_hour)
         if results[name] is None:
             break
     return results
 
 
-def report(outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path) -> Report:
-    """The last word on a run and its rivals."""
+def report(
+    spec: PopulationSpec, outcome: Outcome, arms: Mapping[str, Outcome | None], out: Path, price_per_hour: float | None = None
+) -> Report:
+    """The last word on a run and its rivals. Totals are those of the population's training."""
     run, (started, ended) = outcome.run, outcome.engine_pids
+    gpu_hours = gpus_held(spec.agent) * run.usage.seconds / 3600
     return Report(
         out=str(out),
         clones=len(run.lineage.clones),
         seconds=run.usage.seconds,
         cpu_s=run.usage.cpu_s,
+        gpu_hours=gpu_hours,
+        money=money(run.usage.seconds, gpu_hours, price_per_hour),
         tokens=sum(after["tokens_generated"] - before["tokens_generated"] for before, after in zip(*outcome.engines, strict=True)),
         disk_bytes=disk_bytes(out),
         peak_memory_bytes=run.usage.peak_pss_bytes,

@@ -18,7 +18,7 @@ from ray.tune import ResumeConfig
 from ray.tune.logger import JsonLoggerCallback
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from pbt_agents.capacity import cpus_per_member
+from pbt_agents.capacity import cpus_per_member, gpus_held
 from pbt_agents.dashboard.events import Plan, StageEnded, StageStarted
 from pbt_agents.dashboard.plain_lines import PlainLines
 from pbt_agents.dashboard.population_watch import STAGE, PopulationWatch
@@ -88,32 +88,41 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
 
 
 def run_population(
-    spec: PopulationSpec, out: Path, fleet: EngineFleet, resume: bool = False, reporter: Reporter | None = None
+    spec: PopulationSpec,
+    out: Path,
+    fleet: EngineFleet,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    price_per_hour: float | None = None,
+    only_estimate: bool = False,
 ) -> PopulationRun:
     """Train a population to the end of its budget, or until a signal. Ray must be running, `fleet` be the one of `out`.
 
-    `resume` goes on with what was saved, if anything was. Raises ConfigError when the members do not fit, or what was saved
-    cannot be read; KeyboardInterrupt when a signal came and not every member could save in time (the checkpoints before still stand).
+    `resume` goes on with what was saved, if anything was. `only_estimate` ends as soon as it could be told what the whole would come
+    to. Raises ConfigError when the members do not fit, or what was saved cannot be read; KeyboardInterrupt when a signal came and not
+    every member could save in time (the checkpoints before still stand).
     """
     resume = resume and (out / EXPERIMENT / JOURNAL).exists()  # it may have ended before the first member began
     if resume:
         check_experiment(out / EXPERIMENT)
-    scheduler, reporter = population_scheduler(spec), reporter or PlainLines()
+    scheduler, reporter, folder = population_scheduler(spec), reporter or PlainLines(), Path(fleet.info.folder)
     reporter.tell(Plan(spec.size, spec.budget.updates, spec.budget.minutes, spec.budget.cpu_seconds))
     reporter.tell(StageStarted(STAGE, f"training {spec.size} member{'s' * (spec.size > 1)}"))
-    with (
-        closing(ResourceMeter(out / USAGE)) as meter,
-        StopSign(Path(fleet.info.folder), lambda: _used_up(spec.budget, meter)) as sign,
-        warnings.catch_warnings(),
-    ):
-        quiet_tune()
-        watch = PopulationWatch(reporter, spec, member_of, lambda: scheduler.lineage, meter.usage, Path(fleet.info.folder))
-        analysis = _tune(spec, out, scheduler, watch, resume)
+    gpus = gpus_held(spec.agent)
+    with closing(ResourceMeter(out / USAGE)) as meter:
+        watch = PopulationWatch(reporter, spec, member_of, lambda: scheduler.lineage, meter.usage, folder, out, gpus, price_per_hour)
+        with (
+            StopSign(folder, lambda: _used_up(spec.budget, meter) or (only_estimate and watch.estimated)) as sign,
+            warnings.catch_warnings(),
+        ):
+            quiet_tune()
+            analysis = _tune(spec, out, scheduler, watch, resume)
+    usage, clones = meter.usage(), len(scheduler.lineage.clones)
     ended = "was interrupted" if sign.signal is not None else "has ended"
-    reporter.tell(StageEnded(STAGE, f"training {ended}, {len(scheduler.lineage.clones)} clones", meter.usage().seconds))
+    reporter.tell(StageEnded(STAGE, f"training {ended}, {clones} clone{'s' * (clones != 1)}", usage.seconds))
     if sign.signal is None:
         (out / EXPERIMENT / _COMPLETE).touch()
-    return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, meter.usage(), sign.signal is not None)
+    return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, usage, sign.signal is not None)
 
 
 def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, watch: PopulationWatch, resume: bool) -> Any:

@@ -17,6 +17,7 @@ from pbt_agents.capacity import (
     check_memory,
     cpus_per_member,
     gpu_plans,
+    gpus_held,
     memory_plan,
 )
 from pbt_agents.config import AgentConfig
@@ -173,3 +174,8 @@ def test_all_that_a_run_needs_is_asked_before_it_begins(tmp_path, monkeypatch, s
     disk(monkeypatch, free * GIB)
     with pytest.raises(ConfigError, match=told):
         check_capacity(spec(size, **values), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("engines", "share", "gpus"), [(1, 0.0, 0), (1, 1.0, 1), (3, 0.5, 2), (5, 0.6, 5), (2, 0.1, 1), (10, 0.1, 1)])
+def test_engines_with_a_share_of_a_gpu_lie_on_one_together(engines, share, gpus):
+    assert gpus_held(AgentConfig().with_values({"engines": engines, "gpus_per_engine": share})) == gpus

@@ -82,8 +82,8 @@ def population(monkeypatch):
     resumed = []
 
     def comes_to(*members, interrupted=False, clones=()):
-        def run(spec, out, fleet, resume, reporter):
-            resumed.append(resume)
+        def run(spec, out, fleet, resume, reporter, price_per_hour=None, only_estimate=False):
+            resumed.append("estimate" if only_estimate else resume)
             lineage = lineage_of(out / "population", members, clones)
             write_schedule(lineage, out / "population" / "schedule.json", trial_of(members[0].name), 0.9, "version")
             return PopulationRun(members, lineage, Usage(10.0, 20.0, 3 << 30), interrupted)
@@ -279,12 +279,27 @@ def test_the_stages_of_a_run_are_told_and_what_the_engines_took_to_start_is_kept
     assert 0 <= starts[1] < 60
 
 
+def test_a_dry_run_ends_its_engines_and_scores_nothing(tmp_path, fleets, population):
+    told = SimpleNamespace(tell=lambda event: None)
+    started = population(member(tmp_path, "agent0", 0.3))
+    assert training.estimate(SPEC, tmp_path, told)
+    assert started == ["estimate"]
+    assert fleets[0].ended
+    assert not (tmp_path / "results.json").exists()
+    population(member(tmp_path, "agent1", 0.3), interrupted=True)
+    assert not training.estimate(SPEC, tmp_path, told)
+    population(member(tmp_path, "agent0", error="/error.txt"))
+    with pytest.raises(PbtAgentsError, match="nothing could be measured"):
+        training.estimate(SPEC, tmp_path, told)
+
+
 def test_the_report_has_the_totals_and_how_every_arm_stands(tmp_path, fleets, population, monkeypatch):
     population(member(tmp_path, "agent0", 0.3), member(tmp_path, "agent1", 0.7))
     outcome = training.train(SPEC, tmp_path, episodes=8)
     outcome.engines[1][0]["tokens_generated"] = 1040.0
-    report = training.report(outcome, {"independent": None}, tmp_path)
+    report = training.report(SPEC, outcome, {"independent": None}, tmp_path, price_per_hour=36.0)
     assert (report.clones, report.seconds, report.cpu_s, report.tokens, report.peak_memory_bytes) == (0, 10.0, 20.0, 1000.0, 3 << 30)
+    assert (report.gpu_hours, report.money) == (0.0, pytest.approx(0.1))
     assert report.disk_bytes > 0
     assert (report.arms["population"].best, report.arms["population"].scores.sampled) == ("agent1", 0.7)
     assert report.arms["population"].validation == {"agent0": 0.3, "agent1": 0.7}

@@ -81,6 +81,8 @@ CASES = {
     "nothing to resume": ("--resume models/empty", "nothing to resume in 'models/empty'"),
     "nowhere to resume": ("--resume nowhere", "nothing to resume in 'nowhere'"),
     "resume with flags": ("--resume full --updates 7", "Leave the other flags out"),
+    "estimate kept back": ("--estimate --quiet", "--quiet would keep back what --estimate is for"),
+    "price below nothing": ("--price-per-hour -1", "price_per_hour must be at least 0, got -1.0"),
     "two outputs": ("--quiet --json", "--quiet and --json ask for different outputs"),
     "no cluster": ("--address 127.0.0.1:1 --out new", "no Ray cluster answers at '127.0.0.1:1'"),
 }

@@ -239,8 +239,11 @@ class Report:
     clones: int
     seconds: float
     cpu_s: float
+    gpu_hours: float
+    money: float | None
+    """None without a price."""
     tokens: float
-    """Sampled by the engines, those of this process."""
+    """Sampled by the engines since they were started."""
     disk_bytes: int
     peak_memory_bytes: int
     engines_started: list[int]
@@ -252,10 +255,12 @@ class Report:
     """`population`, and its rivals where they were asked for; None for one that was interrupted."""
 
     def text(self) -> str:
+        gpu = f"{self.gpu_hours:.1f} GPU h, " if self.gpu_hours else ""
+        cost = "" if self.money is None else f"cost {self.money:.2f}, "
         standings = {"base model": f"{self.base}"} | {name: arm.text() if arm else "interrupted" for name, arm in self.arms.items()}
         return "\n".join(
             [
-                f"\n{self.clones} clones in {self.seconds:.0f} s, {self.cpu_s:.0f} CPU s, {amount(self.tokens)} tokens sampled, "
+                f"\n{self.clones} clones in {self.seconds:.0f} s, {self.cpu_s:.0f} CPU s, {gpu}{cost}{amount(self.tokens)} tokens sampled, "
                 f"{amount_of_bytes(self.disk_bytes)} on disk, at most {amount_of_bytes(self.peak_memory_bytes)} resident; "
                 f"engines {self.engines_started} at the start, {self.engines_ended} at the end",
                 f"test puzzles: {self.base.episodes}, none seen in training; in brackets all members on validation puzzles, sampled",

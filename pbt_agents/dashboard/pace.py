@@ -32,6 +32,11 @@ class Pace:
         return seconds
 
     @property
+    def measured(self) -> bool:
+        """By this process, too."""
+        return self._last_s is not None
+
+    @property
     def seconds_per_update(self) -> float | None:
         gained = sum(updates for updates, _ in self._intervals)
         return sum(seconds for _, seconds in self._intervals) / gained if gained else None

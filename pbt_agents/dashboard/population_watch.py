@@ -15,12 +15,13 @@ from typing import Any
 from ray.tune import Callback
 
 from pbt_agents.beacon import beacon_file, read_beacon
-from pbt_agents.dashboard.events import Cloned, MemberFailure, MemberRemark, MemberResult, Progress
+from pbt_agents.dashboard.cost import Measured, estimate
+from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Progress
 from pbt_agents.dashboard.pace import Pace, target_updates, time_left
 from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.waiting import awaited
 from pbt_agents.population import PopulationSpec
-from pbt_agents.resources import Usage
+from pbt_agents.resources import Usage, disk_bytes
 from pbt_agents.scheduling.in_place import CUT_SHORT
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage
 
@@ -31,7 +32,7 @@ _CPU_WINDOW = 30
 
 
 class PopulationWatch(Callback):
-    """`name(trial id)` names a member; `lineage()` is asked once there are trials, and members are heard in `beacons`."""
+    """`name(trial id)` names a member; `lineage()` is asked once there are trials, and members are heard in the folder `beacons`."""
 
     def __init__(
         self,
@@ -41,15 +42,23 @@ class PopulationWatch(Callback):
         lineage: Callable[[], Lineage],
         usage: Callable[[], Usage],
         beacons: Path,
+        out: Path,
+        gpus: int = 0,
+        price_per_hour: float | None = None,
     ) -> None:
+        self._out, self._gpus, self._price_per_hour = out, gpus, price_per_hour
+        self.estimated = False
+        """Whether it was told what all comes to."""
         self._reporter, self._spec, self._name, self._lineage, self._usage, self._beacons = reporter, spec, name, lineage, usage, beacons
         self._paces: dict[str, Pace] = {}
         self._ended: set[str] = set()
+        self._tokens_per_s: dict[str, float] = {}
         self._tokens: dict[str, float] = {}
         """That each member's process had sampled at its last result."""
         self._told: set[int] | None = None
         """Numbers of the clones that need not be told any more."""
         self._cpu: deque[Usage] = deque(maxlen=_CPU_WINDOW)
+        self._heard: set[str] = set()
         self._looked = -math.inf
 
     # What Tune calls.
@@ -87,13 +96,14 @@ class PopulationWatch(Callback):
         if time.monotonic() - self._looked >= _PERIOD_S:
             self._looked = time.monotonic()
             self._tell_clones()
-            self._reporter.tell(self._progress())
+            self._look()
 
     # What is told.
 
     def _result(self, name: str, trial_id: str, result: Mapping[str, Any], seconds: float) -> MemberResult:
         line, sampled = line_of_descent(self._lineage(), trial_id), result.get("rollout/action_tokens", math.nan)
-        tokens, self._tokens[name] = sampled - self._tokens.get(name, 0.0), sampled
+        self._tokens_per_s[name] = (sampled - self._tokens.get(name, 0.0)) / seconds
+        self._tokens[name] = sampled
         return MemberResult(
             member=name,
             generation=len(line),
@@ -104,7 +114,7 @@ class PopulationWatch(Callback):
             ratio_max=result.get("ratio_max"),
             window=result["window"],
             lag=result.get("trainer/lag_steps_mean", math.nan),
-            tokens_per_s=tokens / seconds,
+            tokens_per_s=self._tokens_per_s[name],
             parent=self._name(line[0].parent) if line else None,
         )
 
@@ -127,10 +137,34 @@ class PopulationWatch(Callback):
                     )
                 )
 
-    def _progress(self) -> Progress:
-        usage, budget = self._usage(), self._spec.budget
+    def _look(self) -> None:
+        usage, said = self._usage(), self._said()
+        if len(self._heard) < len(said):  # while members start, the CPU seconds say nothing of those that follow
+            self._heard.update(said)
+            self._cpu.clear()
         self._cpu.append(usage)
-        said = self._said()
+        eta_s = self._eta_s(usage)
+        self._reporter.tell(self._progress(usage, said, eta_s))
+        training = [pace for name, pace in self._paces.items() if name not in self._ended]
+        everybody = len(self._paces) == self._spec.size and training and all(pace.measured for pace in training)
+        if everybody and eta_s is not None and not self.estimated:
+            self.estimated = True
+            self._reporter.tell(self._estimate(usage, eta_s))
+
+    def _estimate(self, usage: Usage, eta_s: float) -> Estimate:
+        agent, experience = self._spec.agent, sum(map(disk_bytes, self._out.glob("*/*/ring")))
+        measured = Measured(
+            usage.seconds,
+            usage.cpu_s,
+            self._cpu_per_s(usage) or usage.cpu_s / usage.seconds,
+            sum(self._tokens_per_s.values()),
+            experience,
+            disk_bytes(self._out) - experience,
+        )
+        return estimate(measured, eta_s, self._gpus, self._price_per_hour, self._spec.size * agent.buffer.capacity_bytes)
+
+    def _progress(self, usage: Usage, said: Mapping[str, Mapping[str, Any]], eta_s: float | None) -> Progress:
+        budget = self._spec.budget
         updates = {name: max(int(beacon["updates"]), self._paces[name].updates) for name, beacon in said.items()}
         done = sum(updates.get(name, pace.updates) for name, pace in self._paces.items())
         total = budget.updates and self._spec.size * self._target
@@ -140,7 +174,7 @@ class PopulationWatch(Callback):
             done=min(done, total) if total else done,
             total=total,
             unit="updates",
-            eta_s=self._eta_s(usage),
+            eta_s=eta_s,
             cpu_s=usage.cpu_s,
             updates=updates,
             waiting=awaited(said),
@@ -152,11 +186,15 @@ class PopulationWatch(Callback):
         return {name: beacon for name, beacon in heard.items() if beacon}
 
     def _eta_s(self, usage: Usage) -> float | None:
-        now, first = time.monotonic(), self._cpu[0]
+        now = time.monotonic()
         members = [pace.left_s(now, self._target) for name, pace in self._paces.items() if name not in self._ended]
+        return time_left(self._spec.budget, members, usage.seconds, usage.cpu_s, self._cpu_per_s(usage))
+
+    def _cpu_per_s(self, usage: Usage) -> float | None:
+        """Of the last minute."""
+        first = self._cpu[0]
         seconds = usage.seconds - first.seconds
-        cpu_per_s = (usage.cpu_s - first.cpu_s) / seconds if seconds > 0 else None
-        return time_left(self._spec.budget, members, usage.seconds, usage.cpu_s, cpu_per_s)
+        return (usage.cpu_s - first.cpu_s) / seconds if seconds > 0 else None
 
     @property
     def _target(self) -> int:

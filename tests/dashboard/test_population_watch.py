@@ -7,7 +7,7 @@ import pytest
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.dashboard import population_watch
-from pbt_agents.dashboard.events import Cloned, MemberFailure, MemberRemark, MemberResult, Progress
+from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Progress
 from pbt_agents.dashboard.population_watch import PopulationWatch
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import Usage
@@ -30,7 +30,7 @@ RESULT = {
 class Population:
     """A watch over three members on a clock of its own; `events` is what was told."""
 
-    def __init__(self, folder, monkeypatch, budget=SPEC.budget):
+    def __init__(self, folder, monkeypatch, budget=SPEC.budget, price=None):
         self.now, self.usage, self.events, self.folder = 1000.0, Usage(seconds=30.0, cpu_s=50.0), [], folder
         monkeypatch.setattr(population_watch.time, "monotonic", lambda: self.now)
         self.lineage = Lineage(folder / "lineage.jsonl")
@@ -38,7 +38,9 @@ class Population:
             self.lineage.add_member(self.trial(number).trial_id, {"learning_rate": 1e-3})
         spec = PopulationSpec(SPEC.agent, SPEC.search_space, 3, budget)
         names = {self.trial(number).trial_id: f"agent{number}" for number in range(3)}
-        self.watch = PopulationWatch(self, spec, names.__getitem__, lambda: self.lineage, lambda: self.usage, folder)
+        self.watch = PopulationWatch(
+            self, spec, names.__getitem__, lambda: self.lineage, lambda: self.usage, folder, folder, price_per_hour=price
+        )
 
     def tell(self, event):
         self.events.append(event)
@@ -58,8 +60,7 @@ class Population:
     def look(self):
         self.now += 2.0
         self.watch.on_step_end(1, [])
-        assert isinstance(self.events[-1], Progress)
-        return self.events[-1]
+        return self.told(Progress)[-1]
 
     def beacon(self, number, **said):
         standing = {"updates": 0, "doing": "train", "doing_s": 1.0, "episodes": 0, "begun": 0, "oldest_s": 0.0, **said}
@@ -217,3 +218,42 @@ def test_what_is_awaited_is_told_while_no_result_comes(population):
     population.beacon(0, doing="wait_for_groups", doing_s=38.0, episodes=3, begun=64, oldest_s=40.0)
     population.beacon(1)
     assert population.look().waiting == "agent0 is waiting for 3 of 64 rollouts, oldest 40 s"
+
+
+def test_once_every_member_has_a_result_it_is_told_what_the_whole_comes_to(tmp_path, monkeypatch):
+    """B85. 180 s are left after 32 s, at 2 CPU seconds and three times 150 tokens a second; what is left is not a GPU's."""
+    population = Population(tmp_path, monkeypatch, price=36.0)
+    population.start()
+    for number in range(3):
+        population.beacon(number)
+    population.look()
+    population.usage = Usage(seconds=32.0, cpu_s=54.0)
+    population.result(0)
+    population.result(1)
+    population.look()
+    assert population.told(Estimate) == []
+    assert not population.watch.estimated
+    population.result(2)
+    population.look()
+    population.look()
+    assert population.watch.estimated
+    [told] = population.told(Estimate)
+    left = population.told(Progress)[-2].eta_s
+    assert left == pytest.approx(178.0, abs=2)
+    assert told.seconds == pytest.approx(32 + left)
+    assert told.cpu_hours == pytest.approx((54 + 2 * left) / 3600)
+    assert told.tokens == pytest.approx(450 * told.seconds)
+    assert (told.gpu_hours, told.money) == (0.0, pytest.approx(36.0 * told.seconds / 3600))
+
+
+def test_the_cpu_seconds_of_the_start_say_nothing_of_those_that_follow(tmp_path, monkeypatch):
+    """Ten a second while the last member starts, two a second from then on; 96 are left."""
+    population = Population(tmp_path, monkeypatch, Budget(cpu_seconds=250))
+    population.start()
+    population.beacon(0)
+    population.look()
+    population.usage = Usage(seconds=40.0, cpu_s=150.0)
+    population.beacon(1)
+    population.look()
+    population.usage = Usage(seconds=42.0, cpu_s=154.0)
+    assert population.look().eta_s == pytest.approx(48.0)

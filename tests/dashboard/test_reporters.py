@@ -48,7 +48,19 @@ class Scores:
 RESULT = MemberResult("agent1", 2, 20, 0.4125, 0.03, 1.5e-3, 5.0, 8, 2.34, 512.4, "agent3")
 CLONE = Cloned("agent1", "agent3", 0.1, 0.5, {"learning_rate": 1e-3, "window": 8}, {"learning_rate": 1.23456e-3, "window": 8}, 0.09)
 REPORT = Report(
-    "runs/a", 3, 100.0, 200.0, 1.5e6, 5 << 20, 3 << 30, [7], [7], Scores(), {"population": Arm(Scores(), "agent0", {"agent0": 0.5})}
+    "runs/a",
+    3,
+    100.0,
+    200.0,
+    4.0,
+    12.0,
+    1.5e6,
+    5 << 20,
+    3 << 30,
+    [7],
+    [7],
+    Scores(),
+    {"population": Arm(Scores(), "agent0", {"agent0": 0.5})},
 )
 NEWS = [
     Note("torch 2"),
@@ -97,7 +109,7 @@ def test_the_news_as_plain_lines(clock, capsys):
         "    70 s  extrapolated: 60 min, 2.00 CPU h, 4.0 GPU h, 2.0 million tokens sampled, 1.0 GiB on disk, 12.00 at 3.00 an hour",
         "    80 s  training has ended",
         "",
-        "3 clones in 100 s, 200 CPU s, 1.5 million tokens sampled, 5 MiB on disk, at most 3.0 GiB resident; "
+        "3 clones in 100 s, 200 CPU s, 4.0 GPU h, cost 12.00, 1.5 million tokens sampled, 5 MiB on disk, at most 3.0 GiB resident; "
         "engines [7] at the start, [7] at the end",
         "test puzzles: 256, none seen in training; in brackets all members on validation puzzles, sampled",
         "  base model   sampled 0.500, greedy nan",

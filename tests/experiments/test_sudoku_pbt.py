@@ -48,6 +48,21 @@ def trained(monkeypatch):
     return comes_to
 
 
+@pytest.fixture
+def estimated(monkeypatch):
+    """A dry run that leaves files, and comes to an end by itself or by a signal."""
+
+    def comes_to(finished):
+        def estimate(spec, out, reporter, price):
+            (out / "population").mkdir()
+            (out / "population" / "file").touch()
+            return finished
+
+        monkeypatch.setattr(training, "estimate", estimate)
+
+    return comes_to
+
+
 def outcome(error=None):
     usage = SimpleNamespace(seconds=10.0, cpu_s=20.0, peak_pss_bytes=3 << 30)
     member = SimpleNamespace(name="agent0", error=error)
@@ -108,7 +123,7 @@ def test_a_resumed_run_has_the_settings_it_was_started_with(here, trained):
     with new_run(here / "run", asdict(args)):
         pass
     assert main(Args(resume="run")) == 0
-    [(spec, out, resume, episodes, _)] = calls
+    [(spec, out, resume, episodes, *_)] = calls
     assert spec == population(args)
     assert (out, resume, episodes) == (Path("run"), True, 8)
 
@@ -130,6 +145,18 @@ def test_a_run_as_json_is_events_alone_to_its_end(trained, capfd):
     told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [event["event"] for event in told] == ["note", "note", "report", "note", "note", "error"]
     assert told[-1]["error"] == "differs"
+
+
+@pytest.mark.parametrize(("finished", "code", "said"), [(True, 0, "without --estimate trains"), (False, 130, "there was an estimate")])
+def test_a_dry_run_trains_nothing_and_leaves_nothing(finished, code, said, here, trained, estimated, capsys):
+    calls = trained(outcome())
+    estimated(finished)
+    assert main(Args(out="run", estimate=True)) == code
+    told = capsys.readouterr()
+    assert said in told.out + told.err
+    assert "--resume" not in told.out + told.err
+    assert calls == []
+    assert list(here.iterdir()) == []
 
 
 def test_a_new_run_keeps_its_settings_before_it_trains(here, trained):
