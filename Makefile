@@ -19,7 +19,7 @@ test: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy pbt_agents experiments
+	$(BIN)/mypy
 	$(BIN)/lint-imports --config setup.cfg
 
 coverage: setup

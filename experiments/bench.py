@@ -75,7 +75,8 @@ def population(args: Args) -> dict[str, Figures]:
     settings = {"population": args.population, "updates": args.updates, "test-episodes": 64, "out": run}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     environment = {name: value for name, value in os.environ.items() if name not in ENGINE_ENVIRONMENT}
-    subprocess.run([sys.executable, str(script), *flags], env=environment, stdout=subprocess.DEVNULL, check=True)
+    with run.with_suffix(".log").open("w") as said:
+        subprocess.run([sys.executable, str(script), *flags], env=environment, stdout=said, check=True)
     return {**run_figures.measure(run_figures.Args(run)), "start-up": run_figures.start_up(run, began)}
 
 

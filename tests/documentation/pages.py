@@ -15,12 +15,12 @@ def links(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[tuple[str, set[str]]]:
-    """(script or -m module, its long flags) of every Python command line on the page."""
+    """(script, -m module or -m pbt_agents command; its long flags) of every Python command line on the page."""
     found = []
     for line in text.splitlines():
         for command in re.findall(rf"{_INTERPRETER} ((?:-m )?[\w./]+(?:\.py)?[^`|#]*)", line):
             words = command.split()
-            what = " ".join(words[:2]) if words[0] == "-m" else words[0]
+            what = " ".join(words[: 3 if words[1:2] == ["pbt_agents"] else 2]) if words[0] == "-m" else words[0]
             found.append((what, {word.split("=")[0] for word in words if word.startswith("--") and len(word) > 2}))
     return found
 

@@ -59,7 +59,8 @@ class Treasure:
         )
 
     def _hide(self, rng: np.random.Generator) -> None:
-        self.treasure, *others = rng.permutation(16).tolist()
+        cells: list[int] = rng.permutation(16).tolist()
+        self.treasure, *others = cells
         self.dug, self.turn = set(others[: self.settings.dug]), 0
 
     def _board(self) -> str:
