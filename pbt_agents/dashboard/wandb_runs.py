@@ -7,11 +7,14 @@ Without a key nothing is asked and nothing is sent: the runs are kept in the run
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import psutil
 from ray.tune import Callback
 
 from pbt_agents.errors import ConfigError
@@ -21,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class WandbRuns(Callback):
-    """`member(trial)` names a member, `parent(member)` whose clone it is. A logger that fails says so once and never stops the training."""
+    """`member(trial)` names a member, `parent(member)` whose clone it is; the end waits `finish_s` for uploads.
+
+    A logger that fails says so once and never stops the training.
+    """
 
     def __init__(
         self,
@@ -30,8 +36,10 @@ class WandbRuns(Callback):
         members: Sequence[str],
         member: Callable[[Any], str],
         parent: Callable[[str], str | None],
+        finish_s: float = 15.0,
     ) -> None:
         self._project, self._folder, self._member, self._parent = project, folder, member, parent
+        self._finish_s = finish_s
         self._mode = wandb_mode()
         self._members = members if self._mode != "disabled" else ()
         self._runs: dict[str, Any] = {}
@@ -53,9 +61,20 @@ class WandbRuns(Callback):
             run.log({**numbers, "parent": self._parent(name)})
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        for run in list(self._runs.values()):
-            with self._training_goes_on():
-                run.finish()
+        """Uploading may take for ever, and neither the engines nor the run's end wait for it."""
+        finishing = [Thread(target=self._finish, args=(run,), name="wandb-finish", daemon=True) for run in self._runs.values()]
+        for thread in finishing:
+            thread.start()
+        deadline = time.monotonic() + self._finish_s
+        for thread in finishing:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        if any(thread.is_alive() for thread in finishing):
+            _end_writers()
+            logger.warning("W&B is not done after %.0f s and is left behind. %s", self._finish_s, self._how_to_sync())
+
+    def _finish(self, run: Any) -> None:
+        with self._training_goes_on():
+            run.finish()
 
     def _open(self, name: str, group: str) -> Any:
         import wandb
@@ -69,7 +88,7 @@ class WandbRuns(Callback):
             dir=self._folder,
             mode=self._mode,
             reinit="create_new",
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, finish_timeout=self._finish_s),
         )
         run.define_metric("updates")
         run.define_metric("*", step_metric="updates")
@@ -81,7 +100,18 @@ class WandbRuns(Callback):
             yield
         except Exception as error:
             self._runs = {}
-            logger.warning("W&B logging stopped, training goes on; `wandb sync %s` sends what there is: %s", self._folder / "wandb", error)
+            logger.warning("W&B logging stopped, training goes on. %s: %s", self._how_to_sync(), error)
+
+    def _how_to_sync(self) -> str:
+        return f"Send what there is with: wandb sync {self._folder / 'wandb'}/*run-*"
+
+
+def _end_writers() -> None:
+    """End W&B's own process, which would be waited for when this one exits."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.name().startswith("wandb"):
+                process.kill()
 
 
 def _group(folder: Path) -> str:

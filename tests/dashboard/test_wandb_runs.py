@@ -1,9 +1,15 @@
 """With wandb itself, offline; what it wrote is read back from its own files."""
 
+import json
 import logging
 import math
+import subprocess
+import sys
+import threading
+import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import wandb
 
@@ -182,3 +188,74 @@ def test_disabled_opens_nothing(tmp_path, monkeypatch, caplog):
     log(runs, "agent0", 10, 1)
     runs.on_experiment_end([])
     assert caplog.messages == []
+
+
+HANGING = """
+import os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+import psutil
+from pbt_agents.dashboard.wandb_runs import WandbRuns
+
+runs = WandbRuns("test", Path(sys.argv[1]), ["agent0"], lambda trial: "agent0", {}.get, finish_s=3.0)
+runs.setup()
+runs.on_trial_result(0, [], SimpleNamespace(config={}), {"updates": 10, "fitness": 0.5})
+writers = [process for process in psutil.Process().children(recursive=True) if process.name().startswith("wandb")]
+assert writers
+for process in writers:
+    process.suspend()
+runs.on_experiment_end([])
+print("ended", flush=True)
+"""
+
+
+def test_a_run_whose_upload_never_ends_is_left_behind_with_the_command_that_sends_it(tmp_path):
+    """B67: W&B's own process is frozen, so finish() does not return; this process ends by itself, and well."""
+    ended = subprocess.run([sys.executable, "-c", HANGING, tmp_path], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "ended"
+    assert f"W&B is not done after 3 s and is left behind. Send what there is with: wandb sync {tmp_path}/wandb/*run-*" in ended.stderr
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_the_others_finish_beside_a_run_that_does_not_and_the_end_comes_in_time(tmp_path, caplog):
+    """B67."""
+    over, finished = threading.Event(), []
+    runs = WandbRuns("test", tmp_path, [], lambda trial: trial.name, {}.get, finish_s=0.2)
+    runs._runs = {"agent0": SimpleNamespace(finish=over.wait), "agent1": SimpleNamespace(finish=lambda: finished.append("agent1"))}
+    began = time.monotonic()
+    runs.on_experiment_end([])
+    assert time.monotonic() - began < 30
+    assert finished == ["agent1"]
+    [message] = caplog.messages
+    assert "wandb sync" in message
+    over.set()
+
+
+def test_a_whole_run_waits_no_longer_than_half_a_minute_for_uploads(tmp_path):
+    """B67."""
+    assert logger_of(tmp_path, [])._finish_s <= 20
+
+
+class Counting:
+    """A run that keeps what it is given, by size."""
+
+    def __init__(self):
+        self.sizes, self.config = [], SimpleNamespace(update=lambda *_, **__: None)
+
+    def log(self, row):
+        self.sizes.append(len(json.dumps(row)))
+
+
+def test_a_row_does_not_grow_with_the_run_and_holds_no_text(tmp_path):
+    """B69: of 1,000 steps, one of which brings a text of 5 MB."""
+    run, runs, spent = Counting(), logger_of(tmp_path, ["agent0"]), []
+    runs._runs = {"agent0": run}
+    for step in range(1000):
+        remark = {"remark": "x" * 5_000_000} if step == 500 else {}
+        began = time.perf_counter()
+        log(runs, "agent0", 10 * step, step, fitness=0.5, **{f"metric{number}": 0.25 for number in range(64)}, **remark)
+        spent.append(time.perf_counter() - began)
+    assert len(run.sizes) == 1000
+    assert max(run.sizes) < 1.05 * min(run.sizes)
+    assert float(np.median(spent[-100:])) <= 2 * float(np.median(spent[:100]))
