@@ -5,13 +5,13 @@ The constants were measured with the tiny model, as proportional set sizes of th
 
 import math
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pbt_agents.config import AgentConfig, require
 from pbt_agents.models import resolve_model, vocabulary_size, weight_bytes
 from pbt_agents.population import PopulationSpec
+from pbt_agents.ray_session import temporary_folder
 from pbt_agents.resources import available_memory, cores, gpu_memory
 from pbt_agents.rollout.fleet import ENGINE_CPUS, engine_plan, engine_spec
 
@@ -32,7 +32,7 @@ def check_capacity(spec: PopulationSpec, out: Path) -> None:
     model = resolve_model(spec.agent.model.path)
     check_memory(memory_plan(spec, model), available_memory())
     check_disk(out, spec.size * _MEMBER_DISK_BYTES, "choose another --out")
-    check_disk(Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "set TMPDIR to another directory")
+    check_disk(temporary_folder(), _TEMPORARY_BYTES, "set TMPDIR to another directory")
     if spec.agent.fleet.gpus_per_engine > 0:
         for number, shares in enumerate(gpu_plans(spec, model, gpu_memory())):
             check_gpu(number, shares)

@@ -5,13 +5,16 @@ Owns what a run puts into the temporary folder, too: it is one folder, which end
 
 import logging
 import os
+import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +34,27 @@ _ENVIRONMENT = {
 }
 _OBJECT_STORE_BYTES = 80 << 20
 """Ray's smallest, nearly: nothing large goes through it."""
+_ANSWER_S = 5.0
+"""For a cluster that is far away, too."""
+_TEMPORARY_LENGTH = 107 - len("/ray-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+"""Bytes that a path may have to which Ray adds so much: the system takes no socket beyond 107."""
+
+
+def temporary_folder() -> Path:
+    """Where a session puts its files. Raises ConfigError when nothing can be written there, or Ray cannot do with its path."""
+    try:
+        folder = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ConfigError("no temporary directory can be written, neither TMPDIR nor /tmp. Set TMPDIR to one that can.") from error
+    if not str(folder).isascii():
+        raise ConfigError(f"the temporary directory '{folder}' has letters in its path that Ray cannot read. Set TMPDIR to one without.")
+    length = len(os.fsencode(folder))
+    if length > _TEMPORARY_LENGTH:
+        raise ConfigError(
+            f"the temporary directory '{folder}' has a path of {length} bytes, and Ray's sockets leave room for {_TEMPORARY_LENGTH}. "
+            "Set TMPDIR to a shorter one."
+        )
+    return folder
 
 
 @contextmanager
@@ -42,13 +66,50 @@ def ray_session(out: Path | None, address: str | None = None) -> Iterator[None]:
     """
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     if address is not None:
+        check_address(address)
         with _ray({}, address=address):
             yield
         return
     with _temporary_folder(out and out / "ray") as folder:
         local = {"num_cpus": os.cpu_count(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        with reaped(folder), _ray(mark(folder), address="local", **local, _temp_dir=str(folder), log_to_driver=False):
+        with (
+            reaped(folder),
+            _exported(_token()),
+            _ray(mark(folder), address="local", **local, _temp_dir=str(folder), log_to_driver=False),
+        ):
             yield
+
+
+def check_address(address: str) -> None:
+    """Raises ConfigError when nobody listens at host:port, where Ray would try for minutes. Others, as 'auto', are left to Ray."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except (OSError, ValueError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigError:
+    return ConfigError(f"no Ray cluster answers at '{address}': {error}. Leave the address out for a local one.")
+
+
+def _token() -> dict[str, str]:
+    """The word by which Ray's processes know each other, unless the user has one.
+
+    Ray would put one into HOME, which need not be writable. A process keeps the first that it has, so all its sessions have the same.
+    """
+    if any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return {}
+    with suppress(OSError, RuntimeError):  # it cannot be looked at, or there is no HOME at all
+        if Path("~/.ray/auth_token").expanduser().exists():
+            return {}
+    return {"RAY_AUTH_TOKEN": _own_token()}
+
+
+@cache
+def _own_token() -> str:
+    return secrets.token_hex(32)
 
 
 @contextmanager
@@ -63,9 +124,7 @@ def _ray(environment: Mapping[str, str], **options: Any) -> Iterator[None]:
             with _starting(), _exported(environment):
                 ray.init(configure_logging=False, **options)
         except ConnectionError as error:
-            raise ConfigError(
-                f"no Ray cluster answers at '{options['address']}': {error}. Leave the address out for a local one."
-            ) from error
+            raise _no_cluster(options["address"], error) from error
         yield
     finally:
         ray.shutdown()
@@ -103,7 +162,7 @@ def _temporary_folder(link: Path | None) -> Iterator[Path]:
         shutil.rmtree(link.resolve(), ignore_errors=True)
         link.unlink()
     outer = tempfile.tempdir
-    folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir=temporary_folder()))
     if link:
         link.symlink_to(folder)
     tempfile.tempdir = str(folder)

@@ -1,6 +1,5 @@
 import json
 import shutil
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,8 +114,8 @@ def test_a_full_disk_is_refused_with_the_path_need_and_free(tmp_path, monkeypatc
 def test_the_temporary_folder_needs_room_too(tmp_path, monkeypatch):
     """B72: it may lie on another disk."""
     monkeypatch.setattr(capacity, "available_memory", lambda: 64 * GIB)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(capacity, "temporary_folder", lambda: tmp_path / "temporary")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0 if path == tmp_path / "temporary" else GIB))
     with pytest.raises(ConfigError, match=r"the disk of '.*/temporary' has 0 MiB free.* set TMPDIR to another directory"):
         check_capacity(spec(1), tmp_path / "run")

@@ -1,8 +1,9 @@
-"""With a real Ray, each in a process of its own."""
+"""A session with a real Ray is in a process of its own, and slow."""
 
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -11,10 +12,8 @@ import pytest
 
 from pbt_agents.errors import ConfigError
 from pbt_agents.ray_reaper import workers_in
-from pbt_agents.ray_session import ray_session
+from pbt_agents.ray_session import _own_token, _token, check_address, ray_session, temporary_folder
 from pbt_agents.testing.job import Job
-
-pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import json, os, signal, sys, tempfile, threading
@@ -62,6 +61,7 @@ def job(tmp_path):
         yield started
 
 
+@pytest.mark.slow
 def test_it_leaves_no_process_no_file_and_no_word_and_gives_everything_back(job, tmp_path):
     """B71, B77."""
     job.wait_for(lambda: "up" in job.output, "second session")
@@ -91,6 +91,7 @@ def test_it_leaves_no_process_no_file_and_no_word_and_gives_everything_back(job,
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_all_that_ray_starts_is_known_as_this_runs_and_nothing_else_is(job, tmp_path):
     """B71: daemons, agents, and workers with and without an environment of their own."""
     job.wait_for(lambda: "up" in job.output, "second session")
@@ -104,6 +105,7 @@ def test_all_that_ray_starts_is_known_as_this_runs_and_nothing_else_is(job, tmp_
     assert all(part in commands for part in ("gcs_server", "raylet/raylet", "RuntimeEnvAgent", "ray::IDLE"))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_ten_seconds_after_the_driver_was_killed(job, tmp_path):
     """B71. Ray's own agents would stay for a minute."""
     job.wait_for(lambda: "up" in job.output, "second session")
@@ -114,6 +116,7 @@ def test_nothing_is_left_ten_seconds_after_the_driver_was_killed(job, tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_an_interruption_while_ray_starts_ends_it_at_once_and_leaves_nothing(tmp_path):
     """B71."""
     (tmp_path / "out").mkdir()
@@ -132,8 +135,68 @@ def test_an_address_where_nobody_answers_is_refused_by_name(tmp_path, monkeypatc
         raise ConnectionError("timed out")
 
     monkeypatch.setattr("ray.init", nobody)
-    with (
-        pytest.raises(ConfigError, match=r"no Ray cluster answers at '10\.0\.0\.9:6379': timed out"),
-        ray_session(tmp_path, "10.0.0.9:6379"),
-    ):
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at 'auto': timed out"), ray_session(tmp_path, "auto"):
         raise AssertionError("it was joined")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_host_where_nobody_listens_is_refused_before_ray_tries_for_minutes(scheme):
+    """B82."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"{scheme}127.0.0.1:{listening.getsockname()[1]}"
+        check_address(address)
+    with pytest.raises(ConfigError, match=rf"no Ray cluster answers at '{address}': .*Connection refused"):
+        check_address(address)
+
+
+def test_an_address_whose_port_is_no_number_is_refused_and_what_is_no_host_is_left_to_ray():
+    """B82."""
+    check_address("auto")
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at 'head:six'"):
+        check_address("head:six")
+
+
+def test_a_temporary_folder_whose_sockets_would_have_too_long_a_path_is_refused(monkeypatch):
+    """B77."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 25)
+    assert temporary_folder() == Path("/tmp") / ("x" * 25)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 26)
+    with pytest.raises(
+        ConfigError, match=r"'/tmp/x+' has a path of 31 bytes, and Ray's sockets leave room for 30\. Set TMPDIR to a shorter"
+    ):
+        temporary_folder()
+
+
+def test_a_temporary_folder_whose_letters_ray_cannot_read_is_refused(monkeypatch):
+    """B77."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/für")
+    with pytest.raises(ConfigError, match=r"'/tmp/für' has letters in its path that Ray cannot read\. Set TMPDIR"):
+        temporary_folder()
+
+
+def test_a_machine_without_a_temporary_folder_is_told_so(monkeypatch):
+    """B77."""
+
+    def nowhere():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(ConfigError, match=r"no temporary directory can be written.* Set TMPDIR"):
+        temporary_folder()
+
+
+def test_rays_word_is_in_no_file_and_the_same_for_all_sessions_of_a_process_unless_the_user_has_one(monkeypatch, tmp_path):
+    """B77: HOME need not be writable."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/proc/none")
+    assert _token() == _token() == {"RAY_AUTH_TOKEN": _own_token()}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "RAY_AUTH_TOKEN" in _token()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").touch()
+    assert _token() == {}
+    monkeypatch.setenv("HOME", "/proc/none")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/of/a/cluster")
+    assert _token() == {}

@@ -25,11 +25,14 @@ _POLL_S = 0.05
 class Job:
     """Processes are known by the session, or by a mark in their environment where they have left it. Others are never touched."""
 
-    def __init__(self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         self._log, self._mark = log, uuid.uuid4().hex
         with log.open("wb") as file:
             self._process = subprocess.Popen(
                 [str(part) for part in command],
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
