@@ -1,6 +1,8 @@
 """The order of a whole run, around a population and engines that do as they are told."""
 
+import asyncio
 import json
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -316,3 +318,18 @@ def test_an_objective_that_does_not_keep_to_its_cap_is_found_before_engines_star
     with pytest.raises(GuardError, match="stale token"):
         training.train(SPEC, tmp_path)
     assert fleets == []
+
+
+def test_a_run_may_be_started_inside_a_running_loop_and_twice_in_a_row(tmp_path, fleets, population):
+    """B87: as in a notebook."""
+    population(member(tmp_path, "agent0", 0.3))
+    before = set(threading.enumerate())
+
+    async def cell(out):
+        out.mkdir()
+        return training.train(SPEC, out, episodes=8)
+
+    outcomes = [asyncio.run(cell(tmp_path / name)) for name in ("first", "second")]
+    assert [outcome.best.name for outcome in outcomes] == ["agent0", "agent0"]
+    assert [fleet.ended for fleet in fleets] == [True, True]
+    assert set(threading.enumerate()) == before

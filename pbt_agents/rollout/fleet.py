@@ -95,6 +95,11 @@ def engine_spec(model_path: str, agents: tuple[str, ...], config: AgentConfig, n
     )
 
 
+def engine_address(folder: str, name: str) -> str:
+    """Where an engine listens: a socket in its fleet's own folder, since a port may be taken between the look for it and its use."""
+    return f"ipc://{folder}/{name}.sock"
+
+
 def fleet_name(experiment: str) -> str:
     """The name under which the trials of one experiment find their fleet."""
     return "fleet-" + hashlib.blake2b(experiment.encode(), digest_size=8).hexdigest()
@@ -110,7 +115,7 @@ class _EngineActor:
 
         self._engine = VLLMEngine(spec)
         differences = self_test(self._engine, spec)
-        self._server = EngineServer(self._engine, f"ipc://{folder}/{name}.sock")
+        self._server = EngineServer(self._engine, engine_address(folder, name))
         return EngineInfo(name, os.getpid(), self._server.address, spec.agents, differences), self._engine.layout()
 
     def health(self) -> dict[str, float]:

@@ -11,7 +11,17 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
-from pbt_agents.rollout.fleet import LEASE_S, EngineFleet, EngineInfo, FleetInfo, _FleetKeeper, engine_plan, engine_spec, fleet_name
+from pbt_agents.rollout.fleet import (
+    LEASE_S,
+    EngineFleet,
+    EngineInfo,
+    FleetInfo,
+    _FleetKeeper,
+    engine_address,
+    engine_plan,
+    engine_spec,
+    fleet_name,
+)
 
 
 def config(**values):
@@ -80,6 +90,37 @@ def test_an_agent_without_a_slot_is_refused_with_those_that_have_one():
 
 def test_trials_of_one_experiment_find_the_same_fleet_and_those_of_another_do_not():
     assert fleet_name("/runs/a") == fleet_name("/runs/a") != fleet_name("/runs/b")
+
+
+class Started:
+    """Stands for ray.remote: keeps what every engine is told at its start."""
+
+    def __init__(self):
+        self.told, self.start = [], self
+
+    def __call__(self, **options):
+        return lambda actor: self
+
+    def options(self, **options):
+        return self
+
+    def remote(self, *arguments):
+        if arguments:
+            self.told.append(arguments)
+        return self
+
+
+def test_engines_of_fleets_that_start_at_once_never_listen_at_the_same_place(model, monkeypatch):
+    """B74: 4 fleets of 2 engines, 20 times, and none at a port."""
+    started = Started()
+    monkeypatch.setattr(ray, "remote", started)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    keepers = [_FleetKeeper(model, config(engines=2, slots=1)) for _ in range(20 * 4)]
+    addresses = {engine_address(folder, name) for _, folder, name in started.told}
+    for keeper in keepers:
+        os.rmdir(keeper._folder)
+    assert len(started.told) == len(addresses) == 160
+    assert all(address.startswith("ipc:///") for address in addresses)
 
 
 class Keeper:

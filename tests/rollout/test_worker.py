@@ -1,5 +1,7 @@
 import asyncio
 import threading
+import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -453,6 +455,48 @@ def test_an_evaluation_episode_that_runs_out_of_time_is_lost_and_the_others_coun
         assert played.score == 1.0
         assert harness.worker.stats()["rollout/evaluation_episodes_timed_out"] == 1
         assert str(harness.worker.last_abort).startswith("an evaluation episode took longer than group_timeout_s, 0.2 s.")
+
+
+class Judge:
+    """Judges in the thread that it is asked in, and takes a moment for it."""
+
+    asked_in: ClassVar[set[int]] = set()
+
+    def reset(self, seed):
+        return "2 + 2"
+
+    def step(self, action):
+        self.asked_in.add(threading.get_ident())
+        time.sleep(0.002)
+        return StepResult("", float(action.strip("$") == "go"), terminated=True)
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_an_answer_is_judged_alike_in_the_loop_and_in_threads_and_two_hundred_at_once_have_no_false_zero(threads):
+    """B60: the time that an answer waits for a thread is not the judge's."""
+    Judge.asked_in.clear()
+    with Harness(make=Judge, environment_threads=threads) as harness:
+        [alone] = harness.worker.evaluate([1], Judge, 1.0, "agent0")
+        together = harness.worker.evaluate(list(range(200)), Judge, 1.0, "agent0")
+        assert (harness.worker._thread.ident in Judge.asked_in) == (threads == 0)
+    assert alone.score == 1.0
+    assert [trajectory.score for trajectory in together] == [1.0] * 200
+    assert len(Judge.asked_in) == max(threads, 1)
+
+
+def test_an_evaluation_may_be_asked_for_inside_a_running_loop_and_twice_and_leaves_no_thread():
+    """B87."""
+    before = set(threading.enumerate())
+
+    async def cell():
+        with Harness(environment_threads=2) as harness:
+            return harness.worker.evaluate([1, 2], Countdown, 1.0, "agent0")
+
+    for _ in range(2):
+        assert [trajectory.score for trajectory in asyncio.run(cell())] == [1.0, 1.0]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) == before
 
 
 def test_a_time_out_that_is_not_ours_is_not_taken_for_a_slow_episode():
