@@ -15,6 +15,7 @@ from pbt_agents.errors import ConfigError, PbtAgentsError, unknown_name
 PROGRAM = "python -m pbt_agents"
 COMMANDS = {
     "evaluate": "score an adapter on fresh tasks, beside its base model",
+    "export": "write a run's metrics as Parquet and TensorBoard files",
     "play": "watch an adapter, or its base model, at a task, turn by turn",
 }
 """Each is a file in commands/."""

@@ -19,6 +19,7 @@ from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.stages import Stage, usual_start_s, write_start
 from pbt_agents.errors import EngineDiedError, EngineError, GuardError, PbtAgentsError
 from pbt_agents.evaluation import Evaluator, Scores
+from pbt_agents.export.parquet import write_parquet
 from pbt_agents.json_files import write_json
 from pbt_agents.models import resolve_model
 from pbt_agents.population import Budget, PopulationSpec
@@ -80,6 +81,7 @@ def train(
             raise PbtAgentsError("every member failed; nothing is scored")
         outcome = _score(spec, run, (before, fleet.health()), fleet, out, episodes, reporter)
     _write_results(outcome, out)
+    write_parquet(out)
     return outcome
 
 

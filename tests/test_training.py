@@ -132,6 +132,7 @@ def test_the_best_by_fresh_tasks_is_what_a_run_leaves(tmp_path, fleets, populati
     assert [results["members"][name]["validation"] for name in ("agent0", "agent1", "agent2")] == [0.3, 0.7, None]
     assert [[engine["pid"] for engine in results["engines"][when]] for when in ("start", "end")] == [[7.0], [7.0]]
     assert outcome.engine_pids == ([7], [7])
+    assert (tmp_path / "metrics.parquet").exists()
     assert fleets[0].ended
 
 
