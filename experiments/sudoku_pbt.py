@@ -28,7 +28,7 @@ from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
-from pbt_agents.ray_session import ray_session
+from pbt_agents.ray_session import check_address, ray_session
 from pbt_agents.run_folder import new_run, nothing_kept, resumed_run
 from pbt_agents.search_space import agent_search_space
 
@@ -185,6 +185,8 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
     spec = population(args)
     if args.address is None:
         check_capacity(spec, out)
+    else:
+        check_address(args.address)
     from pbt_agents.training import compare, comparison, estimate, report, train  # takes seconds, and is not needed to refuse a wrong flag
 
     if args.compare:

@@ -78,6 +78,18 @@ def test_no_row_is_lost_where_a_clone_goes_back(logged):
     assert rows == {"agent0": [10, 20, 30], "agent1": [10, 20, 30, 40, 50]}
 
 
+def test_rows_at_5_3_and_7_are_all_there(tmp_path):
+    """B64: as of a member whose process was killed after its last checkpoint. W&B's own step would drop the second."""
+    runs = logger_of(tmp_path, ["agent0"])
+    runs.setup()
+    for updates in (5, 3, 7):
+        log(runs, "agent0", updates, 1, fitness=updates / 10)
+    runs.on_experiment_end([])
+    wandb.teardown()
+    [(_, rows)] = offline_runs(tmp_path).values()
+    assert [(row["updates"], row["fitness"]) for row in rows] == [(5, 0.5), (3, 0.3), (7, 0.7)]
+
+
 def test_a_members_values_are_in_its_own_run(logged):
     """B66."""
     fitness = {run[-6:]: [row["fitness"] for row in rows] for run, (_, rows) in logged.items()}

@@ -206,6 +206,7 @@ def test_slots_that_are_set_are_the_fleets():
 def test_a_cluster_is_joined_where_an_address_is_given(here, trained, monkeypatch, resumed):
     """A run may go on in another cluster than the one that it lost."""
     joined = []
+    monkeypatch.setattr(sudoku_pbt, "check_address", lambda address: None)
     monkeypatch.setattr(sudoku_pbt, "ray_session", lambda out, address: joined.append(address) or nullcontext())
     trained(outcome())
     assert main(Args(out="run", address="auto")) == 0

@@ -120,12 +120,12 @@ def test_on_policy_the_ratio_is_one_at_any_temperature(make: MakeTrainer, temper
 
 
 def test_stale_data_are_weighed_by_what_the_sampler_said(make: MakeTrainer):
-    """B14: stored -1.0 below the current log-prob -> ratio e everywhere, told under lag 2."""
+    """B14: stored 0.5 below the current log-prob -> ratio 1.6487 everywhere, and not 1, told under lag 2."""
     trainer = make()
     trainer.version = 2
-    data = [with_behavior(group, lambda t: sampled_by(trainer.model)(t) - 1.0) for group in TWO_GROUPS]
+    data = [with_behavior(group, lambda t: sampled_by(trainer.model)(t) - 0.5) for group in TWO_GROUPS]
     report = trainer.update(data)
-    assert report.by_lag[2].ratio_mean == pytest.approx(np.e, rel=1e-4)
+    assert report.by_lag[2].ratio_mean == pytest.approx(1.6487, rel=1e-4)
     assert report.by_lag[2].tokens == report.metrics["trainer/trained_tokens"]
     assert report.metrics["trainer/ratio_identically_one"] == 0
 
