@@ -19,6 +19,8 @@ from pbt_agents.errors import EpisodeError
 Value = TypeVar("Value")
 _LARGEST = float(np.finfo(np.float32).max)
 """Rewards are kept as float32."""
+_TOLD = 1000
+"""Characters of an error."""
 
 
 class UserEnvironment:
@@ -107,8 +109,9 @@ def _wrong(method: str, returned: object, expected: str) -> EpisodeError:
 
 
 def _told(error: BaseException) -> str:
-    """`ValueError: thirteen`, or `AssertionError` where it says no more."""
-    return "".join(traceback.format_exception_only(error)).strip()
+    """`ValueError: thirteen`, or `AssertionError` where it says no more. What is long is cut, since results and logs keep it."""
+    whole = "".join(traceback.format_exception_only(error)).strip()
+    return whole if len(whole) <= _TOLD else f"{whole[:_TOLD]} ... (cut, {len(whole)} characters in all)"
 
 
 def _name(make: Callable[[], object]) -> str:

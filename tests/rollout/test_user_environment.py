@@ -116,6 +116,16 @@ def test_a_field_of_another_type_is_shown_beside_what_was_expected(result, told)
         step(result)
 
 
+def test_an_error_with_a_text_of_five_megabytes_is_cut_and_marked():
+    """B69: a member's results keep why its episodes were lost."""
+    with pytest.raises(EpisodeError) as caught:
+        step(ValueError("x" * 5_000_000))
+    told = str(caught.value)
+    assert told.startswith("Maze.step raised ValueError: xxx")
+    assert told.endswith("x ... (cut, 5000012 characters in all)")
+    assert len(told) < 1100
+
+
 def test_a_long_answer_is_not_told_whole():
     with pytest.raises(EpisodeError) as caught:
         step("x" * 100_000)
