@@ -4,6 +4,7 @@ Each session is a fixture that goes on where the one before was ended, and keeps
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from pbt_agents.testing.wandb_files import offline_runs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).with_name("small_job.py")
+REPOSITORY = SCRIPT.parents[1]
 MEMBERS = ["agent0", "agent1", "agent2"]
 UPDATES, EPISODES, SEED = 40, 16, 1
 TEST_STREAM = 12
@@ -39,7 +41,8 @@ SAID = re.compile(
 
 
 def session(out, *flags, size=3):
-    environment = {"PYTHONPATH": str(SCRIPT.parents[1] / "experiments"), "WANDB_MODE": "offline"}
+    # The package too: else a checkout beside the one that is installed would test the other's.
+    environment = {"PYTHONPATH": os.pathsep.join([f"{REPOSITORY / 'experiments'}", f"{REPOSITORY}"]), "WANDB_MODE": "offline"}
     return RunningSession([sys.executable, SCRIPT, *flags], out, size, environment)
 
 
@@ -178,6 +181,13 @@ def test_every_update_of_every_member_used_the_values_that_it_had_been_given(fin
         values = [used(row) for row in finished.rows[name]]
         assert values[0] == finished.decided[name][0]
         assert all(value in finished.decided[name] for value in values)
+
+
+def test_no_update_trained_on_anything_older_than_its_window(finished):
+    """B27: also where a clone took over the groups of a donor with a wider one."""
+    rows = [row for name in MEMBERS for row in finished.rows[name] if row["trainer/trained_tokens"]]
+    assert all(row["trainer/lag_steps_max"] <= row["window"] for row in rows)
+    assert any(row["trainer/lag_steps_max"] > 0 for row in rows)
 
 
 def test_clones_took_over_better_members_with_values_that_changed_and_trained_with_them(finished):

@@ -83,14 +83,14 @@ class Job:
 
     def commands(self) -> list[str]:
         """Of the processes that live."""
-        return [_command(process) for process in self.processes()]
+        return [command_of(process) for process in self.processes()]
 
     def wait_for_nobody(self, timeout_s: float) -> None:
         """Returns once no process is left. Raises AssertionError naming them when time is up."""
         deadline = time.monotonic() + timeout_s
         self._process.poll()
         while left := self.processes():
-            assert time.monotonic() < deadline, f"left after {timeout_s} s: {[_command(process) for process in left]}"
+            assert time.monotonic() < deadline, f"left after {timeout_s} s: {[command_of(process) for process in left]}"
             time.sleep(_POLL_S)
             self._process.poll()
 
@@ -103,7 +103,8 @@ class Job:
             return False
 
 
-def _command(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
+    """Its command line, or that it has ended, as it may at any moment."""
     try:
         return " ".join(process.cmdline()).strip()
     except psutil.Error:

@@ -9,7 +9,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from pbt_agents.scheduling.lineage import Lineage
-from pbt_agents.testing.job import Job
+from pbt_agents.testing.job import Job, command_of
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -58,7 +58,7 @@ class RunningSession:
 
     def engines(self) -> list[int]:
         """Process ids."""
-        return [process.pid for process in self.job.processes() if "_EngineActor" in " ".join(process.cmdline())]
+        return [process.pid for process in self.job.processes() if "_EngineActor" in command_of(process)]
 
     def end(self, how: Callable[[], Any], code: int, within_s: float = 10) -> Session:
         """See it end by `how` with this exit code in time, and nobody left ten seconds later."""
