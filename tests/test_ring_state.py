@@ -137,6 +137,31 @@ def test_a_lineage_is_on_disk_before_an_engine_hears_of_it(ring, engine, monkeyp
     assert engine.policies["agent0"].lineage == 1
 
 
+def test_a_version_that_engines_refused_is_not_the_buffers(ring, engine, monkeypatch):
+    """B28: what the buffer calls current is what engines sample from."""
+
+    async def refuse(adapter):
+        raise EngineError("not now")
+
+    agent = ring()
+    monkeypatch.setattr(engine, "load_adapter", refuse)
+    with pytest.raises(EngineError):
+        train(agent, 1)
+    assert agent.trainer.version == 1
+    agent.buffer.append(random_group(np.random.default_rng(0), DIFFERENT, turns=2, version=0))
+    agent.buffer.wait_fresh(1, timeout_s=0)
+
+
+def test_what_was_in_flight_before_a_restore_is_dropped(ring, engine, tmp_path):
+    """Another policy played it."""
+    agent = ring()
+    state = agent.snapshot(tmp_path / "saved")
+    before = begun(engine)
+    agent.restore(tmp_path / "saved", state, CONFIG)
+    for _ in before:
+        assert engine.cancellations.acquire(timeout=30)
+
+
 def test_the_engine_gets_the_restored_adapter_under_the_new_lineage(ring, engine, tmp_path):
     """B43."""
     donor, clone = ring("agent0"), ring("agent1")
@@ -441,6 +466,7 @@ def test_members_are_scored_at_temperature_1_on_the_same_validation_tasks(ring, 
         before = len(engine.asked)
         agent.evaluate(lambda before=before: len(engine.asked) - before == episodes)
         assert splits == ["validation"]
+        assert {agent for agent, *_ in engine.asked[before:]} == {name}
         scored.append(sorted((prompt, sampling.temperature) for _, prompt, sampling, _ in engine.asked[before:]))
     assert scored[0] == scored[1]
     assert {temperature for _, temperature in scored[0]} == {1.0}

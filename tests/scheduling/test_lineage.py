@@ -13,7 +13,7 @@ from pbt_agents.scheduling.lineage import CloneEvent, Lineage, Segment, open_lin
 def clone(number, parent, child, step, rate, **fields):
     scores = {"score_before": 0.1, "parent_score": 0.5}
     values = {"values_before": {"rate": 0.0}, "parent_values": {"rate": 1.0}, "values": {"rate": rate}}
-    saved = {"checkpoint": f"{parent}/checkpoint", "parent_step": step, "child_step": step}
+    saved = {"checkpoint": f"{parent}/checkpoint", "parent_step": step, "child_step": step + 7}
     return CloneEvent(**{"number": number, "time_s": 1000.0, "parent": parent, "child": child, **saved, **values, **scores, **fields})
 
 

@@ -234,11 +234,11 @@ def test_mutated_values_apply_in_place_and_are_read_back(make: MakeTrainer):
     trainer = make(learning_rate=1e-4, ratio_max=4.0)
     trainer.update(TWO_GROUPS)
     moments = {name: tensor.clone() for name, tensor in trainer.moments.items()}
-    trainer.apply(trainer.config.with_values({"learning_rate": 2e-4, "ratio_max": 1.25, "adam_beta2": 0.9, "weight_decay": 0.1}))
+    trainer.apply(trainer.config.with_values({"learning_rate": 2e-4, "ratio_max": 1.25, "adam_beta2": 0.8, "weight_decay": 0.1}))
     assert trainer.in_use() == {"learning_rate": 2e-4, "ratio_max": 1.25}
     assert same(trainer.moments, moments)
     (settings,) = trainer.optimizer.param_groups
-    assert (settings["lr"], settings["betas"], settings["weight_decay"]) == (2e-4, (0.9, 0.9), 0.1)
+    assert (settings["lr"], settings["betas"], settings["weight_decay"]) == (2e-4, (0.9, 0.8), 0.1)
     metrics = trainer.update(TWO_GROUPS).metrics
     assert metrics["trainer/learning_rate"] == 2e-4
     assert metrics["trainer/ratio_max"] == 1.25
