@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.json_files import plain, restored, write_json
+from pbt_agents.json_files import plain, read_json, restored, write_json
 
 Values = Mapping[str, Any]
 
@@ -165,3 +165,8 @@ def write_schedule(lineage: Lineage, path: Path, winner: str, score: float, step
     """What a single run has to replay to repeat the winner's training."""
     segments = [asdict(segment) for segment in lineage.schedule(winner)]
     write_json(path, {"winner": winner, "score": score, "step_unit": step_unit, "segments": segments})
+
+
+def read_schedule(path: Path) -> list[Segment]:
+    """What `write_schedule` wrote, from step 0 on."""
+    return [Segment(**segment) for segment in read_json(path)["segments"]]
