@@ -1,8 +1,12 @@
 import json
 import math
+import os
+import signal
+import sys
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from pbt_agents.errors import ConfigError
 from pbt_agents.json_files import read_json, write_json
@@ -46,3 +50,32 @@ def test_a_file_that_is_no_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"half": ')
     with pytest.raises(ConfigError, match=r"a\.json' cannot be read"):
         read_json(tmp_path / "a.json")
+
+
+def killed_after(lines, work):
+    """A fork of this process that kills itself in `work` after so many lines of Python, or ends with it."""
+    child = os.fork()
+    if child == 0:
+        left = iter(range(lines))
+
+        def trace(frame, event, argument):
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        work()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_writer_that_is_killed_at_fifty_random_moments_always_leaves_a_whole_file(tmp_path):
+    """B72: the former one or the new one, whose values are all alike."""
+    path, rng, killed, seen = tmp_path / "a.json", default_rng(0), 0, set()
+    write_json(path, [0] * 40)
+    for number in range(1, 51):
+        killed += killed_after(int(rng.integers(1, 1600)), lambda number=number: write_json(path, [number] * 40))
+        [value] = set(read_json(path))
+        seen.add(value)
+    assert killed >= 25
+    assert len(seen) > 5
