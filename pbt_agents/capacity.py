@@ -53,11 +53,13 @@ def cpus_per_member(spec: PopulationSpec, available: float) -> float:
 def memory_plan(spec: PopulationSpec, model: str) -> dict[str, tuple[int, int]]:
     """What a run takes at most of the machine's memory: kind of process -> how many there are, and bytes of each."""
     agent, weights, engines = spec.agent, weight_bytes(model), engine_plan(spec.agent)
-    cache = engine_spec(model, engines[0], agent, 0).kv_cache_bytes
+    on_gpu = agent.fleet.gpus_per_engine > 0
+    cache = 0 if on_gpu else engine_spec(model, engines[0], agent, 0).kv_cache_bytes
+    logits = 0 if on_gpu else _logit_bytes(agent, model)
     return {
         "driver and Ray": (1, _DRIVER_BYTES + _RAY_BYTES),
         "engine": (len(engines), _ENGINE_BYTES + 2 * weights + cache),  # twice: its self-test compares with transformers' model
-        "member": (spec.size, _MEMBER_BYTES + weights + _logit_bytes(agent, model)),
+        "member": (spec.size, _MEMBER_BYTES + weights + logits),
     }
 
 

@@ -72,6 +72,13 @@ def test_a_larger_model_is_planned_with_its_weights_in_every_process_and_its_log
     assert large_engine - engine == 2 * 2_000_000_000
 
 
+def test_what_lies_on_a_gpu_is_not_asked_of_the_machines_memory():
+    """Half of 64 sequences of 480 tokens, 4,096 bytes each; and 1,024 tokens of 32 logits in three copies of 4 bytes."""
+    on_cpu, on_gpu = memory_plan(spec(2), TINY), memory_plan(spec(2, gpus_per_engine=0.5), TINY)
+    assert on_cpu["engine"][1] - on_gpu["engine"][1] == 32 * 480 * 4096
+    assert on_cpu["member"][1] - on_gpu["member"][1] == 3 * 4 * 1024 * 32
+
+
 def test_each_engine_and_each_member_counts():
     plan = memory_plan(spec(3, fleet="per_agent", engines=2), TINY)
     assert [count for count, _ in plan.values()] == [1, 6, 3]
