@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pbt_agents.command_line import parse
 from pbt_agents.config import ObjectiveConfig, field_path, require
 from pbt_agents.dashboard.events import Failed, Interrupted, Note
 from pbt_agents.dashboard.reporter import Reporter, reporter_for
+from pbt_agents.dashboard.stages import Stage
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError
 from pbt_agents.models import check_context, check_model, resolve_model
@@ -165,8 +166,8 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
                 "--resume goes on under the settings of its run. Leave the other flags out, but for --address and those about output.",
             )
             with resumed_run(out) as settings:
-                place = {"address": settings["address"]} if args.address is None else {}
-                return run(Args(**settings | session | place), out, True, reporter)
+                kept = {name: settings.get(name) for name in ("address", "price_per_hour") if session[name] is None}
+                return run(Args(**settings | session | kept), out, True, reporter)
         spec = population(args)  # refuses what is wrong before there is a directory
         with new_run(out, asdict(args), spec.to_dict()), nothing_kept(out) if args.estimate else nullcontext():
             return run(args, out, False, reporter)
@@ -191,8 +192,10 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
 
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
-    reporter.tell(Note("starting Ray"))
-    with ray_session(out, args.address):
+    with ExitStack() as session:
+        with Stage(reporter, "ray", "starting Ray") as stage:
+            session.enter_context(ray_session(out, args.address))
+            stage.result = "Ray is up"
         if args.estimate:
             if not estimate(spec, out, reporter, args.price_per_hour):
                 raise KeyboardInterrupt

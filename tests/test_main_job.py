@@ -34,8 +34,8 @@ TEST_STREAM = 12
 """Of the tasks that finished adapters are scored on."""
 SAID = re.compile(
     r"torch .*, vllm.*|starting Ray|starting the engines.*|budget: .*|training \d members?|scoring the members on fresh tasks|interrupted.*"
-    r"| *\d+ s  1 engine\(s\) ready; .*| *\d+ s  (engines|training|scoring): .* left.*| *\d+ s  training has ended, .*|.* all are scored"
-    r"| *\d+ s  training was interrupted, .*| *\d+ s  agent\d \(.*\) is now a clone of agent\d \(.*\): .*"
+    r"| *\d+ s  (Ray is up|1 engine\(s\) ready; .*|training (has ended|was interrupted), .*|all are scored|extrapolated: .*)"
+    r"| *\d+ s  (ray|engines|training|scoring): .* left.*| *\d+ s  agent\d \(.*\) is now a clone of agent\d \(.*\): .*"
     r"| *\d+ s  agent\d  update .*| *\d+ s  agent\d failed and goes on .*| *\d+ s  agent\d: .*"
 )
 

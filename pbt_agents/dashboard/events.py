@@ -35,7 +35,7 @@ class Note:
 
 @dataclass(frozen=True)
 class StageStarted:
-    """Stages follow each other: `engines`, `training`, `scoring`; a comparison goes through them again."""
+    """Stages follow each other: `ray`, `engines`, `training`, `scoring`; a comparison goes through them again."""
 
     kind: ClassVar = "stage_started"
     stage: str

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pbt_agents.dashboard.reporter import Reporter
 
 _COLUMNS = ("member", "gen", "update", "score", "rate", "cap", "window", "lag", "tok/s", "parent")
+_PLAIN = "ray"
+"""Stage without anything live: a signal while Ray starts ends this process at once, and nobody would bring the cursor back."""
 _OTHER_LINES = 6
 """Of the terminal, that are not for members."""
 
@@ -33,7 +35,7 @@ def can_be_live(stream: TextIO) -> bool:
 
 
 class LiveTable:
-    """The live part is there from the first stage to the last word; before and after it there are plain lines."""
+    """The live part is there from the engines' start to the last word; before and after it there are plain lines."""
 
     def __init__(self) -> None:
         self._lines = PlainLines(self._write)
@@ -54,7 +56,7 @@ class LiveTable:
             self._end_live()
         with self._lock:
             match event:
-                case StageStarted():
+                case StageStarted() if event.stage != _PLAIN:
                     self._start_live()
                     self._progress, self._told = Progress(event.stage, 0.0, eta_s=event.usual_s), time.monotonic()
                     if event.stage == "training":

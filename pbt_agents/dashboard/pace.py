@@ -39,7 +39,7 @@ class Pace:
     @property
     def seconds_per_update(self) -> float | None:
         gained = sum(updates for updates, _ in self._intervals)
-        return sum(seconds for _, seconds in self._intervals) / gained if gained else None
+        return sum(seconds for _, seconds in self._intervals) / gained if gained > 0 else None
 
     def left_s(self, now_s: float, target: int) -> float | None:
         """Until `target` updates. Between two results it goes down with the clock, and no further once the next one is late."""

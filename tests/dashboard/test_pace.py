@@ -45,6 +45,16 @@ def test_a_member_without_a_step_has_no_pace():
     assert pace.left_s(20.0, 100) is None
 
 
+def test_a_member_that_lost_what_it_had_reported_has_no_pace_until_it_is_back():
+    """Its process was killed after a result and before the checkpoint."""
+    pace = Pace()
+    pace.resume(20, 30.0)
+    pace.result(40.0, 20, 30.0)
+    assert pace.seconds_per_update == pytest.approx(3.0)
+    pace.result(50.0, 0, 30.0)
+    assert pace.left_s(50.0, 100) is None
+
+
 def test_a_member_stops_at_the_evaluation_after_its_last_update():
     assert [target_updates(updates, 10) for updates in (1, 10, 11, 100)] == [10, 10, 20, 100]
 

@@ -142,8 +142,9 @@ def test_a_run_as_json_is_events_alone_to_its_end(trained, capfd):
     assert main(Args(out="run", json=True)) == 0
     trained(GuardError("differs"))
     assert main(Args(out="other", json=True)) == 1
+    started = ["note", "stage_started", "stage_ended"]
     told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [event["event"] for event in told] == ["note", "note", "report", "note", "note", "error"]
+    assert [event["event"] for event in told] == [*started, "report", *started, "error"]
     assert told[-1]["error"] == "differs"
 
 
