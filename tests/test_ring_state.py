@@ -470,3 +470,15 @@ def test_members_are_scored_at_temperature_1_on_the_same_validation_tasks(ring, 
         scored.append(sorted((prompt, sampling.temperature) for _, prompt, sampling, _ in engine.asked[before:]))
     assert scored[0] == scored[1]
     assert {temperature for _, temperature in scored[0]} == {1.0}
+
+
+def test_a_canary_is_heard_at_the_temperature_of_the_evaluation_and_not_at_that_of_training(ring, answering, monkeypatch):
+    """B12."""
+    agent = ring()
+    agent.apply(CONFIG.with_values({"temperature": 0.5}))
+    heard = []
+    monkeypatch.setattr(agent.trainer, "canary", lambda played, temperature, own: heard.append((len(played), temperature)) or {})
+    asked = len(answering.asked)
+    agent.evaluate(lambda: False)
+    assert heard == [(4, 1.0)]
+    assert 1.0 in {sampling.temperature for _, _, sampling, _ in answering.asked[asked:]}
