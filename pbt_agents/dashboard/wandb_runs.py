@@ -7,6 +7,7 @@ Without a key nothing is asked and nothing is sent: the runs are kept in the run
 import logging
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -103,7 +104,7 @@ class WandbRuns(Callback):
             logger.warning("W&B logging stopped, training goes on. %s: %s", self._how_to_sync(), error)
 
     def _how_to_sync(self) -> str:
-        return f"Send what there is with: wandb sync {self._folder / 'wandb'}/*run-*"
+        return f"Send what there is with: wandb sync {shlex.quote(str(self._folder / 'wandb'))}/*run-*"
 
 
 def _end_writers() -> None:

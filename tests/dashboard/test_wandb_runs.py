@@ -230,6 +230,11 @@ def test_a_run_whose_upload_never_ends_is_left_behind_with_the_command_that_send
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
+def test_the_command_can_be_copied_where_a_path_has_blanks(tmp_path):
+    """B67."""
+    assert logger_of(tmp_path / "größe und leer", [])._how_to_sync().endswith("größe und leer/wandb'/*run-*")
+
+
 def test_the_others_finish_beside_a_run_that_does_not_and_the_end_comes_in_time(tmp_path, caplog):
     """B67."""
     over, finished = threading.Event(), []
