@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
-SMALLER = {"num_samples=4": "num_samples=2", '{"updates": 100}': '{"updates": 10}', "tuner.fit()": "results = tuner.fit()"}
+SMALLER = {"num_samples=4": "num_samples=2", '{"updates": 100}': '{"updates": 10}'}
 REPORT = """
-for result in results:
+from pathlib import Path
+assert (Path(best.checkpoint.path) / "trainer" / "adapter_model.safetensors").exists()
+for result in tuner.get_results():
     print("MEMBER", result.error, result.metrics["updates"], result.metrics["fitness"], result.metrics["window"])
 """
 

@@ -51,6 +51,11 @@ def test_the_table_of_flags_in_the_readme_holds_every_flag_of_the_main_example_w
         assert default.strip() == expected, name
 
 
+def test_the_tutorial_quotes_the_population_of_its_example():
+    (quoted,) = re.findall(r"```\n(    search_space=.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    assert quoted in (ROOT / "docs" / "examples" / "treasure" / "population.py").read_text()
+
+
 def flags_of(script: str) -> set[str]:
     """Of a script or command whose command line is made from its Args; others have none that the pages may name."""
     if script.startswith("-m pbt_agents "):
