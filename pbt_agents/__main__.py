@@ -4,6 +4,7 @@ python -m pbt_agents evaluate runs/mine/best
 """
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ def main(argv: Sequence[str]) -> int:
     except PbtAgentsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except BrokenPipeError:  # who reads the output has seen enough, and what is left at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -42,6 +46,7 @@ def run(name: str, argv: Sequence[str]) -> int:
         raise unknown_name("command", name, COMMANDS)
     command = import_module(f"pbt_agents.commands.{name}")
     code: int = command.main(parse(command.Args, argv, command.POSITIONAL, f"{PROGRAM} {name}"))
+    sys.stdout.flush()
     return code
 
 

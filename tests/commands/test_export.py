@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +35,13 @@ def test_a_directory_without_results_is_refused_and_left_as_it_is(tmp_path, caps
     assert main(["export", str(tmp_path)]) == 2
     assert f"error: '{tmp_path}' holds no results" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_stops_reading_the_output_is_no_error_to_tell(run):
+    """As `| head` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pbt_agents", "export", run, "--no-tensorboard"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
