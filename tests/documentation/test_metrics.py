@@ -46,13 +46,26 @@ def reported(tmp_path_factory):
     assert row is not None
     lags = {str(lag): {"tokens": 1, "log_ratio_abs_mean": 0.0} for lag in range(12)}
     guards = {*agreement(np.zeros(1), "canary/"), *(f"audit/{verdict}" for verdict in get_args(Verdict)), *drift([{"by_lag": lags}])}
-    names = {*guards, *row, *ring.stats(), *fitness(np.array([0.0, 1.0])), *(f"time/{part}_s" for part in ("train", "publish"))}
+    names = {*guards, *row, *ring.stats(), *fitness(np.array([0.0, 1.0]))}
     ring.close()
     return names - {"by_lag"}
 
 
 def test_every_name_that_a_ring_reports_is_explained(reported):
     assert reported - set(EXPLAINED) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "counts", "prefix"),
+    [
+        ("ring.py", r'_timed\("(\w+)"\)|_seconds\["(\w+)"\]', "time/"),
+        ("rollout/worker.py", r'_counts\["(\w+)"\]|_lose\("(\w+)"', "rollout/"),
+    ],
+)
+def test_every_counter_is_explained_also_those_that_rarely_count(file, counts, prefix):
+    found = {prefix + "".join(match) for match in re.findall(counts, (ROOT / "pbt_agents" / file).read_text())}
+    assert len(found) >= 5
+    assert found - set(EXPLAINED) == set()
 
 
 def test_the_tokens_of_a_lag_are_told_by_the_names_that_are_explained():
