@@ -76,7 +76,7 @@ class Args:
 
 _FLAG_OF = {"seed": "seed", "environment.id": "environment", "model.path": "model", "window": "window"}
 """Settings that have a flag of their own."""
-SESSION = ("address", "quiet", "json", "price_per_hour")
+_SESSION = ("address", "quiet", "json", "price_per_hour")
 """Flags of a session: a run may be resumed with others."""
 _INFINITY = ("inf", "float('inf')")
 
@@ -160,7 +160,7 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
         price = args.price_per_hour
         require(price is None or 0 <= price < math.inf, f"price_per_hour must be at least 0, got {price}. Leave it out for no cost.")
         if args.resume:
-            session = {name: getattr(args, name) for name in SESSION}
+            session = {name: getattr(args, name) for name in _SESSION}
             require(
                 args == Args(resume=args.resume, **session),
                 "--resume goes on under the settings of its run. Leave the other flags out, but for --address and those about output.",
