@@ -161,7 +161,7 @@ def drift(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     tokens: Counter[str] = Counter()
     nats: Counter[str] = Counter()
     for lag, stats in (item for row in rows for item in row["by_lag"].items()):
-        name = next(name for least, name in _LAGS if abs(int(lag)) >= least)
+        name = next(name for least, name in _LAGS if int(lag) >= least)
         tokens[name] += stats["tokens"]
         nats[name] += stats["tokens"] * stats["log_ratio_abs_mean"]
     return {f"drift/{name}": nats[name] / tokens[name] for _, name in reversed(_LAGS) if name in tokens}

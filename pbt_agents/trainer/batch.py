@@ -28,7 +28,7 @@ class MicroBatch:
     advantages: FloatArray
     """[B, T], at every token that of its trajectory."""
     lags: IntArray
-    """[B, T] policy versions (optimizer steps) behind the current one; 0 at untrained tokens."""
+    """[B, T] policy versions (optimizer steps) behind the current one, or ahead of it, on a branch that was given up; 0 at untrained tokens."""
     on_policy: BoolArray
     """[B, T], true at the trained tokens of an episode that the current policy played from its first to its last."""
 
@@ -67,7 +67,7 @@ def _padded(trajectories: Sequence[Trajectory], advantages: Sequence[float], ver
         batch.loss_mask[row, :length] = trajectory.loss_mask
         batch.behavior_logprobs[row, :length] = trajectory.behavior_logprobs
         for span in trajectory.policy_spans:
-            batch.lags[row, span.start : span.stop] = version - span.policy.version
+            batch.lags[row, span.start : span.stop] = abs(version - span.policy.version)
         batch.on_policy[row, :length] = trajectory.loss_mask & all(span.policy == current for span in trajectory.policy_spans)
     batch.loss_mask[:, 0] = False
     return batch

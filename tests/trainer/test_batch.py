@@ -98,3 +98,9 @@ def test_on_policy_is_what_the_current_policy_played_from_first_to_last(policies
 
 def test_without_a_current_policy_no_token_is_on_policy():
     assert not one_batch(episode(ONE_TURN, versions=((1, 3, 4),)), version=4).on_policy.any()
+
+
+def test_what_was_sampled_ahead_on_a_branch_that_was_given_up_is_as_far_away_as_it_is_ahead():
+    """A restore goes back to version 4, and what versions 6 and 3 played is still there."""
+    batch = one_batch(episode(turn([9], [1, 2]), versions=((1, 2, 6), (2, 3, 3))), version=4)
+    assert batch.lags.tolist() == [[0, 2, 1]]
