@@ -6,6 +6,7 @@ Conversations go through the tokenizer's own chat template and `generate`, so th
     OMP_NUM_THREADS=1 python experiments/evaluate_transformers.py --adapter runs/mine/best
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,4 +108,8 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(parse(Args))
+    try:
+        main(parse(Args))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -6,6 +6,8 @@ python experiments/sudoku_pbt.py --population 4
 import ast
 import gc
 import math
+import os
+import shlex
 import signal
 import sys
 import time
@@ -178,8 +180,14 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
         if args.estimate:
             reporter.tell(Failed("interrupted before there was an estimate; nothing is kept"))
             return 130
-        reporter.tell(Interrupted(False, f"python {sys.argv[0]} --resume {out}"))
+        reporter.tell(Interrupted(False, resume_command(out)))
         return 130
+
+
+def resume_command(out: Path) -> str:
+    """As it can be typed in this directory."""
+    python = os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable
+    return shlex.join([python, sys.argv[0], "--resume", str(out)])
 
 
 def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
@@ -203,7 +211,7 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
             return 0
         outcome = train(spec, out, resume, args.test_episodes, reporter, args.price_per_hour)
         if outcome is None:
-            reporter.tell(Interrupted(True, f"python {sys.argv[0]} --resume {out}"))
+            reporter.tell(Interrupted(True, resume_command(out)))
             return 130
         arms = compare(spec, outcome, out, resume, args.test_episodes, reporter, args.price_per_hour) if args.compare else {}
     reporter.tell(report(spec, outcome, arms, out, args.price_per_hour))

@@ -282,7 +282,9 @@ class Interrupted:
     """The command that goes on."""
 
     def text(self) -> str:
-        return f"interrupted{' and saved. Go on with' if self.saved else '. What was saved until then goes on with'}: {self.resume}"
+        if self.saved:
+            return f"interrupted and saved. Go on with: {self.resume}"
+        return f"interrupted before every member had saved. From the last checkpoints it goes on with: {self.resume}"
 
 
 @dataclass(frozen=True)

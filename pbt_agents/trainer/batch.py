@@ -28,7 +28,7 @@ class MicroBatch:
     advantages: FloatArray
     """[B, T], at every token that of its trajectory."""
     lags: IntArray
-    """[B, T] policy versions (optimizer steps) behind the current one, or ahead of it, on a branch that was given up; 0 at untrained tokens."""
+    """[B, T] policy versions (optimizer steps) behind the current one, or ahead on a branch that was given up; 0 at untrained tokens."""
     on_policy: BoolArray
     """[B, T], true at the trained tokens of an episode that the current policy played from its first to its last."""
 

@@ -226,3 +226,15 @@ def test_a_single_agent_may_be_given_every_value():
     spec = population(Args(population=1, window=2, set=("learning_rate=3e-4", "ratio_max=4.0")))
     assert [spec.agent.value(name) for name in ("learning_rate", "ratio_max", "window")] == [3e-4, 4.0, 2]
     assert spec.agent.value("learning_rate") == _first_values(spec)[0]["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("python", "typed"),
+    [("/work/mine/.venv/bin/python", ".venv/bin/python"), ("/usr/bin/python3", "/usr/bin/python3")],
+    ids=["here", "there"],
+)
+def test_the_command_that_goes_on_can_be_typed_whatever_the_path(monkeypatch, tmp_path, python, typed):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", python.replace("/work/mine", str(tmp_path)))
+    monkeypatch.setattr("sys.argv", ["experiments/sudoku_pbt.py"])
+    assert sudoku_pbt.resume_command(Path("größe und leer")) == f"{typed} experiments/sudoku_pbt.py --resume 'größe und leer'"
