@@ -74,6 +74,7 @@ def population(args: Args) -> dict[str, Figures]:
     script = Path(__file__).with_name("sudoku_pbt.py")
     settings = {"population": args.population, "updates": args.updates, "test-episodes": 64, "out": run}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    flags += ["--set", "updates_per_evaluation=5", "evaluation_episodes=32"]  # so that there are clones in so short a run
     environment = {name: value for name, value in os.environ.items() if name not in ENGINE_ENVIRONMENT}
     with run.with_suffix(".log").open("w") as said:
         subprocess.run([sys.executable, str(script), *flags], env=environment, stdout=said, check=True)
