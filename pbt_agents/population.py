@@ -50,7 +50,7 @@ class PopulationSpec:
     """False runs the same members side by side without any copying."""
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"size must be at least 1, got {self.size}. A population of 1 trains one agent.")
+        require(self.size >= 1, f"size of the population must be at least 1, got {self.size}. A population of 1 trains one agent.")
         slots = self.agent.fleet.slots
         require(self.size <= slots, f"size is {self.size}, but the fleet has slots for {slots}. Raise slots, or take of_size({self.size}).")
         require(

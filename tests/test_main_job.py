@@ -121,9 +121,7 @@ def finished(out, killed):
 def test_ctrl_c_while_the_engine_starts_ends_everything_in_ten_seconds(stopped_early):
     """B71."""
     assert stopped_early.seconds < 10
-    assert stopped_early.output.splitlines()[-1].startswith(
-        "interrupted before every member had saved. From the last checkpoints it goes on with: "
-    )
+    assert stopped_early.output.splitlines()[-1].startswith("interrupted. From what each member saved last it goes on with: ")
 
 
 @pytest.mark.parametrize("ended", ["interrupted", "recovered"])
@@ -174,7 +172,7 @@ def test_after_sigkill_a_run_goes_on_from_the_last_checkpoints(killed, finished)
         assert first["version"] - 1 in [saved["version"] for saved in killed.saved[name]]
         assert first["updates"] > max(row["updates"] for row in killed.rows[name]) - 6
         assert used(first) in killed.decided[name]
-        assert finished.rows[name][-1]["updates"] >= UPDATES
+        assert finished.rows[name][-1]["updates"] >= UPDATES or f"{name} ends: " in finished.output
 
 
 def test_every_update_of_every_member_used_the_values_that_it_had_been_given(finished):
@@ -182,7 +180,15 @@ def test_every_update_of_every_member_used_the_values_that_it_had_been_given(fin
     for name in MEMBERS:
         values = [used(row) for row in finished.rows[name]]
         assert values[0] == finished.decided[name][0]
-        assert all(value in finished.decided[name] for value in values)
+        assert all(value in finished.decided[name] + undone(finished.out, name) for value in values)
+
+
+def undone(out, name):
+    """Values of clones that trained, and that the death of the driver took back."""
+    events = [json.loads(line) for line in journal_of(out).read_text().splitlines()]
+    numbers = {event["number"] for event in events if event["kind"] == "undone"}
+    clones = [event for event in events if event["kind"] == "clone" and event["number"] in numbers]
+    return [event["values"] for event in clones if MEMBERS[int(event["child"].rpartition("_")[2])] == name]
 
 
 def test_no_update_trained_on_anything_older_than_its_window(finished):

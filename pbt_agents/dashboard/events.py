@@ -284,7 +284,7 @@ class Interrupted:
     def text(self) -> str:
         if self.saved:
             return f"interrupted and saved. Go on with: {self.resume}"
-        return f"interrupted before every member had saved. From the last checkpoints it goes on with: {self.resume}"
+        return f"interrupted. From what each member saved last it goes on with: {self.resume}"
 
 
 @dataclass(frozen=True)

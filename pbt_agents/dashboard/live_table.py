@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pbt_agents.dashboard.captured import Captured
-from pbt_agents.dashboard.events import LAST, Event, MemberResult, Progress, StageEnded, StageStarted
+from pbt_agents.dashboard.events import LAST, Cloned, Event, MemberResult, Progress, StageEnded, StageStarted
 from pbt_agents.dashboard.plain_lines import PlainLines, write_line
 from pbt_agents.dashboard.words import amount_of_time
 
@@ -67,6 +68,8 @@ class LiveTable:
                     self._progress, self._told = event, time.monotonic()
                 case MemberResult():
                     self._members[event.member] = event
+                case Cloned() if event.member in self._members:
+                    self._members[event.member] = as_cloned(self._members[event.member], event)
             if self._live is None or not isinstance(event, Progress | MemberResult):
                 self._lines.tell(event)
 
@@ -127,16 +130,23 @@ def members_table(results: Iterable[MemberResult], updates: Mapping[str, int], r
     return Group(table, *hidden)
 
 
+def as_cloned(result: MemberResult, clone: Cloned) -> MemberResult:
+    """A member between its clone and its next result: the score is the parent's, the values are those that it trains with now."""
+    now: dict[str, Any] = {name: value for name, value in clone.values.items() if name in ("learning_rate", "ratio_max", "window")}
+    now |= {"score": clone.parent_score, "score_se": math.nan, "lag": math.nan, "parent": clone.parent}
+    return replace(result, generation=result.generation + 1, **now)
+
+
 def cells(result: MemberResult, updates: int) -> list[str]:
     return [
         result.member,
         f"{result.generation}",
         f"{max(updates, result.updates)}",
-        f"{result.score:.3f} ±{result.score_se:.3f}",
+        f"{result.score:.3f}" if math.isnan(result.score_se) else f"{result.score:.3f} ±{result.score_se:.3f}",
         f"{result.learning_rate:.1e}",
         "-" if result.ratio_max is None else f"{result.ratio_max:.1f}",
         f"{result.window}",
-        f"{result.lag:.1f}",
+        "-" if math.isnan(result.lag) else f"{result.lag:.1f}",
         f"{result.tokens_per_s:.0f}",
         result.parent or "",
     ]

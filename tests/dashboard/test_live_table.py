@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pbt_agents.dashboard.events import MemberResult, Progress
-from pbt_agents.dashboard.live_table import can_be_live, members_table, progress_lines
+from pbt_agents.dashboard.events import Cloned, MemberResult, Progress
+from pbt_agents.dashboard.live_table import as_cloned, can_be_live, members_table, progress_lines
 
 SCRIPT = Path(__file__).with_name("live_script.py")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -46,6 +46,17 @@ def test_a_line_for_each_member_has_the_figures_under_their_names():
     assert lines[1].split() == ["agent0", "2", "20", "0.412", "±0.030", "1.5e-03", "-", "8", "2.3", "512"]
     assert lines[2].split() == ["agent1", "2", "27", "0.412", "±0.030", "1.5e-03", "5.0", "8", "2.3", "512", "agent0"]
     assert len(lines) == 3
+
+
+def test_a_clone_has_its_new_values_and_its_parents_score_until_its_next_result():
+    before = result(1)
+    clone = Cloned("agent1", "agent3", 0.1, 0.5, {"learning_rate": 1e-3}, {"learning_rate": 2e-3, "window": 16, "temperature": 0.7}, 0.09)
+    row = as_cloned(before, clone)
+    assert (row.generation, row.parent, row.learning_rate, row.window) == (before.generation + 1, "agent3", 2e-3, 16)
+    assert (row.ratio_max, row.updates) == (before.ratio_max, before.updates)
+    assert row.score == 0.5
+    assert math.isnan(row.score_se)
+    assert math.isnan(row.lag)
 
 
 def test_eighty_columns_are_enough():
@@ -127,5 +138,5 @@ def test_on_a_terminal_there_is_a_table_above_which_all_else_scrolls_and_ctrl_c_
         assert sum(said == line for line in lines) == 1
     assert any("UserWarning: a warning" in line for line in lines)
     assert any(re.fullmatch(r" +0 s  agent1 \(0\.100\) is now a clone of agent0 \(0\.500\): window 4 -> 8", line) for line in lines)
-    assert any(line.split() == ["agent1", "1", "25", "0.412", "±0.030", "1.5e-03", "5.0", "8", "2.3", "512", "agent0"] for line in lines)
+    assert any(line.split() == ["agent1", "2", "25", "0.500", "1.5e-03", "5.0", "8", "-", "512", "agent0"] for line in lines)
     assert lines[-2] == "error: interrupted"

@@ -155,7 +155,7 @@ def test_errors_and_broken_off_runs_are_told_on_stderr(capsys):
         assert said.out == ""
         assert said.err.splitlines() == [
             "error: the model is gone",
-            "interrupted before every member had saved. From the last checkpoints it goes on with: python x --resume y",
+            "interrupted. From what each member saved last it goes on with: python x --resume y",
         ]
         reporter.tell(Interrupted(True, "python x --resume y"))
         assert capsys.readouterr().out == "interrupted and saved. Go on with: python x --resume y\n"
