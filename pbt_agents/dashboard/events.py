@@ -260,9 +260,9 @@ class Report:
         standings = {"base model": f"{self.base}"} | {name: arm.text() if arm else "interrupted" for name, arm in self.arms.items()}
         return "\n".join(
             [
-                f"\n{self.clones} clones in {self.seconds:.0f} s, {self.cpu_s:.0f} CPU s, {gpu}{cost}{amount(self.tokens)} tokens sampled, "
+                f"\n{self.clones} clones in {self.seconds:.0f} s of training, {self.cpu_s:.0f} CPU s, {gpu}{cost}"
                 f"{amount_of_bytes(self.disk_bytes)} on disk, at most {amount_of_bytes(self.peak_memory_bytes)} resident; "
-                f"engines {self.engines_started} at the start, {self.engines_ended} at the end",
+                f"engines {self.engines_started} at the start, {self.engines_ended} at the end, sampled {amount(self.tokens)} tokens",
                 f"test puzzles: {self.base.episodes}, none seen in training; in brackets all members on validation puzzles, sampled",
                 *(f"  {name:<12} {standing}" for name, standing in standings.items()),
                 f"adapter (loads with peft and vLLM): {self.out}/best",

@@ -166,8 +166,8 @@ def progress_lines(progress: Progress, age_s: float) -> list[RenderableType]:
     parts.append(Text(f"{amount_of_time(progress.seconds + age_s)} elapsed"))
     if progress.cpu_s is not None:
         parts.append(Text(f"{progress.cpu_s:.0f} CPU s"))
-    if progress.eta_s is not None:
-        parts.append(Text(f"{amount_of_time(max(progress.eta_s - age_s, 0.0))} left"))
+    left = "time left not known yet" if progress.eta_s is None else f"{amount_of_time(max(progress.eta_s - age_s, 0.0))} left"
+    parts.append(Text(left))
     line.add_row(*parts)
     return [line, *([Text(progress.waiting, style="yellow", no_wrap=True, overflow="ellipsis")] if progress.waiting else [])]
 

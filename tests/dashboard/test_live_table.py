@@ -83,7 +83,7 @@ def test_the_progress_has_count_time_and_what_is_awaited():
 
 
 def test_a_stage_without_a_count_has_its_time_alone():
-    assert seen(*progress_lines(Progress("engines", 12.0), age_s=1.0)) == ["engines 13 s elapsed"]
+    assert seen(*progress_lines(Progress("engines", 12.0), age_s=1.0)) == ["engines 13 s elapsed time left not known yet"]
     assert seen(*progress_lines(Progress("engines", 12.0, eta_s=9.0), age_s=1.0)) == ["engines 13 s elapsed 8 s left"]
 
 

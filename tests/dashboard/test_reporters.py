@@ -109,8 +109,8 @@ def test_the_news_as_plain_lines(clock, capsys):
         "    70 s  extrapolated: 60 min, 2.00 CPU h, 4.0 GPU h, 2.0 million tokens sampled, 1.0 GiB on disk, 12.00 at 3.00 an hour",
         "    80 s  training has ended",
         "",
-        "3 clones in 100 s, 200 CPU s, 4.0 GPU h, cost 12.00, 1.5 million tokens sampled, 5 MiB on disk, at most 3.0 GiB resident; "
-        "engines [7] at the start, [7] at the end",
+        "3 clones in 100 s of training, 200 CPU s, 4.0 GPU h, cost 12.00, 5 MiB on disk, at most 3.0 GiB resident; "
+        "engines [7] at the start, [7] at the end, sampled 1.5 million tokens",
         "test puzzles: 256, none seen in training; in brackets all members on validation puzzles, sampled",
         "  base model   sampled 0.500, greedy nan",
         "  population   sampled 0.500, greedy nan  (agent0 of 0.50)",
