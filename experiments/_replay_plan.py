@@ -8,7 +8,7 @@ from typing import Any
 from pbt_agents.config import AgentConfig, require
 from pbt_agents.errors import ConfigError
 from pbt_agents.evaluation import Scores
-from pbt_agents.json_files import read_json
+from pbt_agents.json_files import as_written, read_json
 from pbt_agents.pipeline import slot_of
 from pbt_agents.run_folder import manifest_around
 from pbt_agents.scheduling.lineage import Segment, read_schedule
@@ -46,6 +46,11 @@ def read_plan(run: Path) -> Plan:
         (folder / SCHEDULE).is_file(), f"'{folder}' holds no {SCHEDULE}: no member of this run had a score. There is nothing to replay."
     )
     results, schedule = read_json(run / RESULTS), read_json(folder / SCHEDULE)
+    with as_written(run / RESULTS), as_written(folder / SCHEDULE):
+        return _plan(run, folder, agent, results, schedule)
+
+
+def _plan(run: Path, folder: Path, agent: AgentConfig, results: Mapping[str, Any], schedule: Mapping[str, Any]) -> Plan:
     best = results["members"].get(results["best"])
     require(best is not None, f"the run in '{run}' has no best member: none had a score. There is nothing to replay.")
     require(
@@ -74,4 +79,5 @@ def _agent(run: Path) -> AgentConfig:
     directory, manifest = found
     if not manifest.get("population"):
         raise ConfigError(f"run.json of '{directory}' is of an older version and tells only flags. Its schedule cannot be replayed.")
-    return AgentConfig.from_dict(manifest["population"]["agent"])
+    with as_written(directory / "run.json"):
+        return AgentConfig.from_dict(manifest["population"]["agent"])

@@ -12,10 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import _interpreter  # noqa: F401
 
 from pbt_agents.command_line import parse
 from pbt_agents.config import field_path
@@ -45,9 +47,9 @@ def steps(ring: "Ring", plan: "Plan") -> Iterator[dict[str, Any]]:
     """A row for each step to the last version of the schedule, with the values that it used, read back from what trains."""
     values: Mapping[str, Any] = plan.segments[0].values
     patience, without = plan.config.evaluation.patience, 0
-    while (version := ring.trainer.version) < plan.versions:
-        if plan.values(version) is not values:
-            values = plan.values(version)
+    while ring.trainer.version < plan.versions:
+        if plan.values(ring.trainer.version) is not values:
+            values = plan.values(ring.trainer.version)
             ring.apply(plan.config.with_values(values))
         try:
             row = ring.update(lambda: False)
@@ -114,11 +116,11 @@ def replay(plan: "Plan", out: Path) -> "Scores":
     folder.mkdir(parents=True)
     with engines(plan.config, model_path, out) as fleet:
         place = Place(MEMBER, plan.slot, model_path, folder, Path(fleet.folder), trainers_at_once(plan.config))
-        with (
-            closing(Ring(place, plan.config, fleet.layout, lambda: fleet.connect(MEMBER))) as ring,
-            (folder / "updates.jsonl").open("w", buffering=1) as log,
-            (folder.parent / "result.json").open("w", buffering=1) as results,
-        ):
+        with ExitStack() as closed:  # not a `with` in brackets, which an old Python cannot read
+            ring = closed.enter_context(closing(Ring(place, plan.config, fleet.layout, lambda: fleet.connect(MEMBER))))
+            log, results = (
+                closed.enter_context(file.open("w", buffering=1)) for file in (folder / "updates.jsonl", folder.parent / "result.json")
+            )
             ring.start()
             train(ring, plan, results, log)
             (out / "best").mkdir()

@@ -26,13 +26,14 @@ from pbt_agents.dashboard.events import Failed, Interrupted, Note
 from pbt_agents.dashboard.reporter import Reporter, reporter_for
 from pbt_agents.dashboard.stages import Stage
 from pbt_agents.environment import environment_maker
-from pbt_agents.errors import ConfigError, PbtAgentsError
+from pbt_agents.errors import ConfigError, PbtAgentsError, one_line
+from pbt_agents.json_files import as_written
 from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
 from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import check_address, ray_session
-from pbt_agents.run_folder import new_run, nothing_kept, resumed_run
+from pbt_agents.run_folder import MANIFEST, new_run, nothing_kept, resumed_run
 from pbt_agents.search_space import agent_search_space
 
 
@@ -139,19 +140,23 @@ def read_value(text: str) -> Any:
         return math.inf
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # the last two for text that is nested too deep
         return text
 
 
 def main(args: Args) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     out = Path(args.resume or args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  it may be closed, and lasts as long as the process
     try:
         with reporter_for(args.quiet, args.json) as reporter:
             return told(args, out, reporter)
     except ConfigError as error:  # there is no reporter
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, or an output that takes no more
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def told(args: Args, out: Path, reporter: Reporter) -> int:
@@ -159,6 +164,9 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
     try:
         reporter.tell(Note(f"torch {check_torch()}, {check_engine()}"))
         require(not (args.estimate and args.quiet), "--quiet would keep back what --estimate is for. Leave one of them out.")
+        require(
+            "" not in (args.out, args.resume), "--out and --resume take a directory, got an empty name. Leave the flag out, or name one."
+        )
         price = args.price_per_hour
         require(price is None or 0 <= price < math.inf, f"price_per_hour must be at least 0, got {price}. Leave it out for no cost.")
         if args.resume:
@@ -169,7 +177,7 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
             )
             with resumed_run(out) as settings:
                 kept = {name: settings.get(name) for name in ("address", "price_per_hour") if session[name] is None}
-                return run(Args(**settings | session | kept), out, True, reporter)
+                return run(_as_resumed(out, settings | session | kept), out, True, reporter)
         spec = population(args)  # refuses what is wrong before there is a directory
         with new_run(out, asdict(args), spec.to_dict()), nothing_kept(out) if args.estimate else nullcontext():
             return run(args, out, False, reporter)
@@ -182,6 +190,13 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
             return 130
         reporter.tell(Interrupted(False, resume_command(out)))
         return 130
+
+
+def _as_resumed(out: Path, settings: Mapping[str, Any]) -> Args:
+    with as_written(out / MANIFEST):
+        args = Args(**settings)
+        population(args)
+    return args
 
 
 def resume_command(out: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pbt_agents.command_line import parse
-from pbt_agents.errors import ConfigError, PbtAgentsError, unknown_name
+from pbt_agents.errors import ConfigError, PbtAgentsError, one_line, unknown_name
 
 PROGRAM = "python -m pbt_agents"
 COMMANDS = {
@@ -28,13 +28,17 @@ def main(argv: Sequence[str]) -> int:
         print(overview())
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  it may be closed, and lasts as long as the process
     try:
         return run(argv[0], argv[1:])
     except PbtAgentsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:  # who reads the output has seen enough, and what is left at exit goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:  # of what was named: too long, a folder in place of a file, a full disk
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -6,7 +6,9 @@ sections share a field name.
 """
 
 import dataclasses
+import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,14 @@ def require(holds: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class EnvironmentConfig:
     """Which task is learned."""
@@ -36,6 +46,7 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         require(all(isinstance(name, str) for name in self.options), f"options are named by words, got {dict(self.options)}.")
+        require(_is_json(self.options), f"options hold numbers, words, lists and None, as JSON does, got {dict(self.options)}.")
 
 
 @dataclass(frozen=True)
@@ -189,8 +200,8 @@ class FleetConfig:
 
     def __post_init__(self) -> None:
         require(self.fleet in ("shared", "per_agent"), f"fleet is 'shared' or 'per_agent', got '{self.fleet}'.")
-        require(self.engines >= 1, f"engines must be at least 1, got {self.engines}.")
-        require(self.slots >= 1, f"slots must be at least 1, got {self.slots}.")
+        require(1 <= self.engines <= 1024, f"engines must be 1 to 1024, got {self.engines}.")
+        require(1 <= self.slots <= 1024, f"slots must be 1 to 1024, got {self.slots}.")
         require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
         require(self.kv_cache_bytes >= 0, f"kv_cache_bytes cannot be negative, got {self.kv_cache_bytes}. 0 takes what is needed.")
         require(0 <= self.gpus_per_engine <= 1, f"gpus_per_engine must lie in [0, 1], got {self.gpus_per_engine}. 0 runs on the CPU.")
@@ -298,22 +309,27 @@ def _section(default: Any, name: str, values: Any) -> Any:
 def _like(default: Any, name: str, value: Any) -> Any:
     """A given value in the field's own type; numpy scalars become Python numbers. Raises ConfigError for what is of another type."""
     value = value.item() if getattr(value, "ndim", None) == 0 else value
+    shown = reprlib.repr(value)
     match default:
         case int():
-            require(_is_whole(value), f"{name} is a whole number, got {value!r}. Give an integer, or search it over a list of integers.")
+            require(
+                _is_whole(value) and abs(value) < 1 << 63,
+                f"{name} is a whole number, got {shown}. Give an integer, or search it over a list of integers.",
+            )
             return int(value)
         case float():
-            require(_is_number(value), f"{name} is a number, got {value!r}. Write it as 0.001 or 1e-3.")
+            require(_is_number(value), f"{name} is a number, got {shown}. Write it as 0.001 or 1e-3.")
             return float(value)
         case str():
-            require(isinstance(value, str), f"{name} is a word such as '{default}', got {value!r}.")
+            require(isinstance(value, str), f"{name} is a word such as '{default}', got {shown}.")
         case Mapping():
-            require(isinstance(value, Mapping), f"{name} holds values by name, got {value!r}. Write it as {{'name': value}}.")
+            require(isinstance(value, Mapping), f"{name} holds values by name, got {shown}. Write it as {{'name': value}}.")
     return value
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """That float() can hold, too."""
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024)
 
 
 def _is_whole(value: Any) -> bool:

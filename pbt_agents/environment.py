@@ -51,11 +51,15 @@ class EnvironmentFactory(Protocol):
 def environment_maker(config: EnvironmentConfig, split: Split) -> Callable[[], Environment]:
     """Makes fresh environments of one split. Raises ConfigError for what cannot be made, such as an unknown variant, here and at once."""
     factory, variant = plugins.load("environment", config.id)
+    if not callable(factory):
+        raise ConfigError(
+            f"environment '{config.id}' is no function that makes environments, it is {type(factory).__name__}. Name another object."
+        )
     make = partial(factory, variant, split, **config.options)
     try:
         make()
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"environment '{config.id}' with options {dict(config.options)} cannot be made: {error!r}.") from error
     return make

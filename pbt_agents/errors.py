@@ -36,6 +36,11 @@ class GuardError(PbtAgentsError):
     """A run-time check found that what ran is not what was asked; training on would be silently wrong."""
 
 
+def one_line(error: BaseException | str) -> str:
+    """What an error says, as a user reads it."""
+    return " ".join(str(error).split())
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], listed: str | None = None) -> ConfigError:
     """The error for a misspelt name, with the nearest known one. A list too long for one line is named by `listed`, where it stands."""
     known = sorted(known)

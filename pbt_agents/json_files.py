@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def read_json(path: Path) -> Any:
         return restored(json.loads(path.read_text()))
     except ValueError as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Is it whole?") from error
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """What was read from a file has another shape than is looked for in the block: told as a ConfigError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ConfigError(f"'{path}' is not as it should be: {error!r}. Is it whole, and of this version?") from error
 
 
 def plain(content: Any) -> Any:

@@ -8,7 +8,10 @@ from typing import Any
 
 from pbt_agents.assets import tiny_model_path
 from pbt_agents.errors import ConfigError
+from pbt_agents.json_files import as_written
 
+_LONGEST_NAME = 1000
+"""Of a path or a hub id; the system refuses longer ones in words of its own."""
 _NEEDED = ("config.json", "tokenizer_config.json")
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -23,6 +26,8 @@ def resolve_model(name: str) -> str:
     Raises ConfigError naming the missing file, or why the hub could not give the model.
     """
     folder = tiny_model_path() if name == "tiny" else Path(name).expanduser()
+    if len(name) > _LONGEST_NAME:
+        raise ConfigError(f"model has a name of {len(name)} letters, which is no folder here and no hub id: '{name[:40]}...'.")
     if not folder.is_dir():
         return str(_from_hub(name).resolve())
     if missing := _missing(folder):
@@ -32,7 +37,9 @@ def resolve_model(name: str) -> str:
 
 def check_model(folder: str) -> None:
     """Raises ConfigError when the model in a folder has another architecture, no vocabulary, or weights that are cut off."""
-    asked = _config(folder).get("architectures") or []
+    with as_written(Path(folder) / "config.json"):
+        cache_bytes_per_token(folder)
+        asked = [str(name) for name in _config(folder).get("architectures") or []]
     if not set(asked) & set(ARCHITECTURES):
         raise ConfigError(
             f"the model in '{folder}' is {' or '.join(asked) or 'of an architecture that its config.json does not name'}, "

@@ -24,10 +24,10 @@ def load(kind: str, name: str) -> tuple[Any, str]:
     module, attribute, variant = locate(kind, name)
     try:
         return getattr(importlib.import_module(module), attribute), variant
-    except (ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # whatever a user's file does while it is imported
         if not _is_own(name):
             raise
-        raise _not_importable(kind, name, error) from error
+        raise _not_importable(kind, name, error if isinstance(error, ImportError | AttributeError) else repr(error)) from error
 
 
 def locate(kind: str, name: str) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
 """What a population is: one agent, the values searched, and how selection works. A recipe is a file that exports POPULATION."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ class Budget:
         require(any(limit is not None for limit in limits.values()), "a budget needs updates, minutes or cpu_seconds; all are None.")
         for name, limit in limits.items():
             require(limit is None or limit > 0, f"{name} must be above 0, got {limit}. Leave it out for no limit.")
+            require(limit is None or limit < math.inf, f"{name} must be finite, got {limit}. Leave it out for no limit.")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,10 @@ def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
     if not there:
         raise ConfigError(f"nothing to resume in '{out}': it holds no {MANIFEST}. Name the directory of an earlier run.")
     with _claim(out):
-        yield read_json(out / MANIFEST)["settings"]
+        content = read_json(out / MANIFEST)
+        if not (isinstance(content, dict) and isinstance(content.get("settings"), dict)):
+            raise ConfigError(f"'{out / MANIFEST}' holds no settings of a run. Name the directory of an earlier run.")
+        yield content["settings"]
 
 
 def manifest_around(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -63,7 +66,7 @@ def manifest_around(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     for run in (resolved, *resolved.parents):
         if (run / MANIFEST).is_file():
             content = read_json(run / MANIFEST)
-            return (run, content) if isinstance(content, dict) and "settings" in content else None
+            return (run, content) if isinstance(content, dict) and isinstance(content.get("settings"), dict) else None
     return None
 
 
@@ -121,5 +124,5 @@ def _lock(out: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise ConfigError(f"another run is at work in '{out}'. Choose another --out.") from error
+        raise ConfigError(f"another run is at work in '{out}'. Wait for its end, or choose another --out for a new one.") from error
     return lock

@@ -27,6 +27,18 @@ CASES = {
     "flag of another type": ("--population four", "--population: invalid int value: 'four'"),
     "flag without value": ("--seed", "--seed: expected one argument"),
     "no equals sign": ("--set max_reuse", "--set takes name=value, got 'max_reuse'"),
+    "more than a float holds": (f"--set learning_rate=1{'0' * 400}", "learning_rate is a number, got 1000"),
+    "nested too deep": (f"--set learning_rate={'-' * 5000}1", "learning_rate is a number, got '---"),
+    "more engines than any machine has": ("--set engines=1099511627776", "engines must be 1 to 1024, got 1099511627776"),
+    "endless": ("--minutes 1e400", "minutes must be finite, got inf"),
+    "options that no file holds": ("--set options={'a':b'x'}", "options hold numbers, words, lists and None, as JSON does"),
+    "environment that is no function": ("--environment os.path:sep", "environment 'os.path:sep' is no function that makes environments"),
+    "environment that ends Python": ("--environment broken.ends:MAZE", "'broken.ends:MAZE' cannot be imported: SystemExit(3)"),
+    "environment that is no Python": ("--environment broken.garbled:MAZE", "'broken.garbled:MAZE' cannot be imported: SyntaxError("),
+    "model of 5000 letters": (f"--model {'x' * 5000}", "model has a name of 5000 letters"),
+    "no name of a directory": ("--out=", "--out and --resume take a directory, got an empty name"),
+    "run of another version": ("--resume other", "other/run.json' is not as it should be: TypeError"),
+    "no run": ("--resume listed", "listed/run.json' holds no settings of a run"),
     "nobody": ("--population 0", "size of the population must be at least 1, got 0. A population of 1 trains one agent."),
     "fewer than nobody": ("--population -3", "size of the population must be at least 1, got -3"),
     "too many": ("--population 300", "300 members beside 1 engines do not fit into"),
@@ -73,6 +85,7 @@ CASES = {
     "model without weights": ("--model models/weightless", "models/weightless' has no *.safetensors file. Save both"),
     "model cut off": ("--model models/torn", "models/torn/model.safetensors' are cut off"),
     "unreadable model": ("--model models/garbled", "models/garbled/config.json' is not JSON"),
+    "model without heads": ("--model models/headless", "models/headless/config.json' is not as it should be: KeyError"),
     "architecture": ("--model models/gpt2", "models/gpt2' is GPT2LMHeadModel, but adapters are made for LlamaForCausalLM"),
     "context": ("--set max_episode_tokens=5000", "max_episode_tokens is 5000, but the model in"),
     "another run": ("--out full", "'full' exists and is not an empty directory. Continue its run with --resume"),
@@ -114,6 +127,15 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
+    for name, manifest in (("other", '{"settings": {"populations": 4}}'), ("listed", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(manifest)
+        (tmp_path / name / ".lock").touch()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "ends.py").write_text("raise SystemExit(3)")
+    (tmp_path / "broken" / "garbled.py").write_text("MAZE = =")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name, wrong in WRONG_MODELS.items():
         shutil.copytree(tiny_model_path(), tmp_path / "models" / name, ignore=shutil.ignore_patterns("README.md", "__pycache__"))
         wrong(tmp_path / "models" / name)
@@ -136,6 +158,7 @@ WRONG_MODELS = {
     "wordless": lambda model: (model / "tokenizer.json").unlink(),
     "weightless": lambda model: (model / "model.safetensors").unlink(),
     "torn": lambda model: (model / "model.safetensors").write_bytes((tiny_model_path() / "model.safetensors").read_bytes()[:-1]),
+    "headless": lambda model: (model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}'),
     "garbled": lambda model: (model / "config.json").write_text("{"),
     "gpt2": _another_architecture,
 }

@@ -5,6 +5,7 @@ What is not given is taken from the run that the adapter lies in, where there is
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from pbt_agents.config import AgentConfig
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError
+from pbt_agents.json_files import as_written
 from pbt_agents.models import check_context, resolve_model
 from pbt_agents.run_folder import MANIFEST, manifest_around
 
@@ -38,7 +40,8 @@ def subject(adapter: Path | None, environment: str | None, model: str | None, se
     """Raises ConfigError when the adapter is none, or is not one of this base model, or the environment cannot be made."""
     lora = _read_lora(adapter) if adapter else {}
     found = manifest_around(adapter) if adapter else None
-    config = _of_run(found[1]) if found else _recipe(model or "tiny")
+    with as_written(found[0] / MANIFEST) if found else nullcontext():
+        config = _of_run(found[1]) if found else _recipe(model or "tiny")
     if environment is not None and environment != config.environment.id:
         config = config.with_values({"environment.id": environment, "environment.options": {}})
     if model is not None and model != config.model.path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from pbt_agents.dashboard.words import amount, amount_of_bytes, amount_of_time, setting
+from pbt_agents.errors import one_line
 
 
 class Event(Protocol):
@@ -295,7 +296,7 @@ class Failed:
     error: str
 
     def text(self) -> str:
-        return f"error: {self.error}"
+        return f"error: {one_line(self.error)}"
 
 
 LAST = Report | Interrupted | Failed

@@ -69,11 +69,15 @@ def read_adapter(model: PeftModel, folder: Path) -> dict[str, Tensor]:
 
 
 def check_adapter(folder: Path, model_path: str, config: ModelConfig) -> None:
-    """Raises ConfigError when the adapter is not one of this base. No weight of the base is read."""
+    """Raises ConfigError when the adapter is not one of this base, or is not finite. No weight of the base is read."""
     with torch.device("meta"):
         base = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path, local_files_only=Path(model_path).is_dir()))
         model = get_peft_model(base, _lora(config))
-    read_adapter(model, folder)
+    broken = [name for name, tensor in read_adapter(model, folder).items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise ConfigError(
+            f"adapter in {folder} is not finite in {len(broken)} tensors, such as {broken[0]}. Its training diverged; take another."
+        )
 
 
 def _lora(config: ModelConfig) -> LoraConfig:

@@ -176,6 +176,8 @@ class Trainer:
 
 def checked_objective(config: AgentConfig) -> Objective:
     factory, _ = load("objective", config.objective.objective)
+    if not callable(factory):
+        raise ConfigError(f"objective '{config.objective.objective}' is no function of a configuration, it is {type(factory).__name__}.")
     objective: Objective = factory(config.objective)
     check_cap(objective, config.objective)
     return objective

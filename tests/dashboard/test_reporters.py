@@ -236,3 +236,7 @@ def test_one_output_is_asked_for_at_a_time():
 def test_what_is_no_terminal_has_plain_lines(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert isinstance(reporter_for(), PlainLines)
+
+
+def test_an_error_is_one_line_whatever_was_given():
+    assert Failed("unknown variant 'a\n  b'. Known:\n c").text() == "error: unknown variant 'a b'. Known: c"
