@@ -230,11 +230,11 @@ def test_a_single_agent_may_be_given_every_value():
 
 @pytest.mark.parametrize(
     ("python", "typed"),
-    [("/work/mine/.venv/bin/python", ".venv/bin/python"), ("/usr/bin/python3", "/usr/bin/python3")],
+    [("/home/me/.venv/bin/python", ".venv/bin/python"), ("/usr/bin/python3", "/usr/bin/python3")],
     ids=["here", "there"],
 )
 def test_the_command_that_goes_on_can_be_typed_whatever_the_path(monkeypatch, tmp_path, python, typed):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.executable", python.replace("/work/mine", str(tmp_path)))
+    monkeypatch.setattr("sys.executable", python.replace("/home/me", str(tmp_path)))
     monkeypatch.setattr("sys.argv", ["experiments/sudoku_pbt.py"])
     assert sudoku_pbt.resume_command(Path("größe und leer")) == f"{typed} experiments/sudoku_pbt.py --resume 'größe und leer'"
