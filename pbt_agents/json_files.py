@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,14 @@ def as_written(path: Path) -> Iterator[None]:
         raise ConfigError(f"'{path}' is not as it should be: {error!r}. Is it whole, and of this version?") from error
 
 
-def plain(content: Any) -> Any:
-    """What strict JSON can hold of it: numpy's scalars as numbers, numbers that are not finite as strings."""
+def plain(content: Any, not_finite: Callable[[float], str | None] = str) -> Any:
+    """What strict JSON can hold of it: numpy's scalars as numbers, what is not finite as `not_finite` tells it, by its name."""
     if isinstance(content, Mapping):
-        return {str(key): plain(value) for key, value in content.items()}
+        return {str(key): plain(value, not_finite) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
+        return [plain(value, not_finite) for value in content]
     content = content.item() if hasattr(content, "item") else content
-    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
+    return not_finite(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def restored(content: Any) -> Any:

@@ -16,12 +16,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from pbt_agents.dashboard.events import Event, Progress, StageStarted
+from pbt_agents.json_files import plain
 
 if TYPE_CHECKING:
     from pbt_agents.dashboard.reporter import Reporter
@@ -62,17 +62,8 @@ class JsonLines:
 
 def json_line(event: Event) -> str:
     fields = asdict(event)  # type: ignore[call-overload]  # every event is a dataclass
-    return json.dumps(finite({"event": event.kind, "time_s": round(time.time(), 3), **fields}), allow_nan=False)
-
-
-def finite(content: Any) -> Any:
-    """The same with null for numbers that JSON does not know, and numpy's scalars as numbers."""
-    if isinstance(content, Mapping):
-        return {str(key): finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
-    content = content.item() if hasattr(content, "item") else content
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    content = {"event": event.kind, "time_s": round(time.time(), 3), **fields}
+    return json.dumps(plain(content, not_finite=lambda number: None), allow_nan=False)
 
 
 if TYPE_CHECKING:
