@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.config import AgentConfig, require
+from pbt_agents.checks import require
+from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.evaluation import Scores
 from pbt_agents.json_files import as_written, read_json

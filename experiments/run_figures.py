@@ -14,8 +14,8 @@ from typing import Any
 import _interpreter  # noqa: F401
 from _figures import Figures, latency_ms, show
 
+from pbt_agents.checks import require
 from pbt_agents.command_line import parse
-from pbt_agents.config import require
 from pbt_agents.errors import ConfigError
 from pbt_agents.json_files import read_json
 

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pbt_agents.config import AgentConfig, require
+from pbt_agents.checks import require
+from pbt_agents.config import AgentConfig
 from pbt_agents.models import resolve_model, vocabulary_size, weight_bytes
 from pbt_agents.population import PopulationSpec
 from pbt_agents.ray_session import temporary_folder

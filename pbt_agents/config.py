@@ -6,33 +6,19 @@ sections share a field name.
 """
 
 import dataclasses
-import json
 import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pbt_agents import plugins
-from pbt_agents.errors import ConfigError, unknown_name
+from pbt_agents.checks import is_json, like, require, whole
+from pbt_agents.errors import unknown_name
 
 ADVANTAGES = ("group_standardized", "group_centered", "group_shuffled")
 """How scores of a group become advantages."""
 BOUNDS = ("ratio_max", "ratio_min")
 """Of the trust region; an objective may have no use for them."""
-
-
-def require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ConfigError(message)
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -46,7 +32,7 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         require(all(isinstance(name, str) for name in self.options), f"options are named by words, got {dict(self.options)}.")
-        require(_is_json(self.options), f"options hold numbers, words, lists and None, as JSON does, got {dict(self.options)}.")
+        require(is_json(self.options), f"options hold numbers, words, lists and None, as JSON does, got {dict(self.options)}.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         allowed = (1, 8, 16, 32, 64, 128, 256, 320, 512)
         require(self.lora_rank in allowed, f"lora_rank must be one that the engine serves {allowed}, got {self.lora_rank}.")
-        require(self.lora_alpha > 0, f"lora_alpha must be above 0, got {self.lora_alpha}.")
+        whole(self, "lora_alpha", 1, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -84,16 +70,17 @@ class RolloutConfig:
     """`turn`: no cached key or value outlives an update. `episode`: an episode keeps its cache across updates (faster, mixed)."""
 
     def __post_init__(self) -> None:
-        require(self.group_size >= 2, f"group_size must be at least 2 for group-relative advantages, got {self.group_size}.")
-        require(self.groups_in_flight >= 1, f"groups_in_flight must be at least 1, got {self.groups_in_flight}.")
+        whole(self, "group_size", 2, 1 << 12, "Advantages are relative to the group.")
+        whole(self, "groups_in_flight", 1, 1 << 12)
         require(0 < self.temperature < math.inf, f"temperature must be finite, and above 0 to explore, got {self.temperature}.")
-        require(self.max_action_tokens >= 1, f"max_action_tokens must be at least 1, got {self.max_action_tokens}.")
+        whole(self, "max_action_tokens", 1, 1 << 20)
+        whole(self, "max_episode_tokens", 1, 1 << 24)
         require(
             self.max_episode_tokens > self.max_action_tokens,
             f"max_episode_tokens must exceed max_action_tokens ({self.max_action_tokens}), got {self.max_episode_tokens}.",
         )
         require(self.group_timeout_s > 0, f"group_timeout_s must be above 0, got {self.group_timeout_s}.")
-        require(self.environment_threads >= 0, f"environment_threads cannot be negative, got {self.environment_threads}. 0 needs none.")
+        whole(self, "environment_threads", 0, 1 << 10, "0 needs none.")
         require(self.prefix_salt in ("turn", "episode"), f"prefix_salt is 'turn' or 'episode', got '{self.prefix_salt}'.")
 
 
@@ -113,11 +100,11 @@ class BufferConfig:
     """Groups stored between two fsyncs, for what must survive a power cut; a killed process loses none, with 0 too."""
 
     def __post_init__(self) -> None:
-        require(self.window >= 0, f"window counts policy versions and cannot be negative, got {self.window}. 0 is synchronous.")
-        require(self.max_reuse >= 1, f"max_reuse must be at least 1, got {self.max_reuse}.")
-        require(self.capacity_bytes >= 1 << 20, f"capacity_bytes must be at least 1 MiB, got {self.capacity_bytes}.")
-        require(self.fsync_groups >= 0, f"fsync_groups must be at least 0, got {self.fsync_groups}.")
-        require(self.segment_groups >= 1, f"segment_groups must be at least 1, got {self.segment_groups}.")
+        whole(self, "window", 0, 1 << 16, "It counts policy versions; 0 is synchronous.")
+        whole(self, "max_reuse", 1, 1 << 16)
+        whole(self, "capacity_bytes", 1 << 20, 1 << 50, "That is 1 MiB.")
+        whole(self, "fsync_groups", 0, 1 << 20, "0 leaves it to the system.")
+        whole(self, "segment_groups", 1, 1 << 16)
 
 
 @dataclass(frozen=True)
@@ -170,14 +157,14 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         rate = self.learning_rate
         require(0 < rate < 1 and math.isfinite(rate), f"learning_rate must lie in (0, 1), got {rate}. Common are 1e-5 to 1e-3.")
-        require(self.groups_per_batch >= 1, f"groups_per_batch must be at least 1, got {self.groups_per_batch}.")
+        whole(self, "groups_per_batch", 1, 1 << 12)
         require(self.advantage in ADVANTAGES, f"advantage is one of {ADVANTAGES}, got '{self.advantage}'.")
         require(self.normalizer in ("token", "constant"), f"normalizer is 'token' or 'constant', got '{self.normalizer}'.")
         require(
             0 < self.max_grad_norm < math.inf,
             f"max_grad_norm must be finite and above 0, got {self.max_grad_norm}. One that no gradient reaches clips nothing.",
         )
-        require(self.micro_batch_tokens >= 1, f"micro_batch_tokens must be at least 1, got {self.micro_batch_tokens}.")
+        whole(self, "micro_batch_tokens", 1, 1 << 24)
         for name in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1), got {getattr(self, name)}.")
         require(0 <= self.weight_decay < math.inf, f"weight_decay must be finite and cannot be negative, got {self.weight_decay}.")
@@ -200,10 +187,10 @@ class FleetConfig:
 
     def __post_init__(self) -> None:
         require(self.fleet in ("shared", "per_agent"), f"fleet is 'shared' or 'per_agent', got '{self.fleet}'.")
-        require(1 <= self.engines <= 1024, f"engines must be 1 to 1024, got {self.engines}.")
-        require(1 <= self.slots <= 1024, f"slots must be 1 to 1024, got {self.slots}.")
-        require(self.max_sequences >= 1, f"max_sequences must be at least 1, got {self.max_sequences}.")
-        require(self.kv_cache_bytes >= 0, f"kv_cache_bytes cannot be negative, got {self.kv_cache_bytes}. 0 takes what is needed.")
+        whole(self, "engines", 1, 1 << 10)
+        whole(self, "slots", 1, 1 << 10)
+        whole(self, "max_sequences", 1, 1 << 12)
+        whole(self, "kv_cache_bytes", 0, 1 << 50, "0 takes what is needed.")
         require(0 <= self.gpus_per_engine <= 1, f"gpus_per_engine must lie in [0, 1], got {self.gpus_per_engine}. 0 runs on the CPU.")
 
 
@@ -220,10 +207,10 @@ class EvaluationConfig:
     """Evaluations in a row without an optimizer step after which an agent ends: there is nothing left to learn, or it cannot play."""
 
     def __post_init__(self) -> None:
-        require(self.updates_per_evaluation >= 1, f"updates_per_evaluation must be at least 1, got {self.updates_per_evaluation}.")
-        require(self.evaluation_episodes >= 2, f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}.")
-        require(self.audited_trajectories >= 0, f"audited_trajectories cannot be negative, got {self.audited_trajectories}. 0 plays none.")
-        require(self.patience >= 1, f"patience must be at least 1 evaluation, got {self.patience}.")
+        whole(self, "updates_per_evaluation", 1, 1 << 20)
+        whole(self, "evaluation_episodes", 2, 1 << 20, "One has no standard error.")
+        whole(self, "audited_trajectories", 0, 1 << 10, "0 plays none.")
+        whole(self, "patience", 1, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -242,7 +229,7 @@ class AgentConfig:
     """Of the population; each member draws its own streams from it and its slot."""
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}.")
+        whole(self, "seed", 0, (1 << 63) - 1)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -254,7 +241,7 @@ class AgentConfig:
         for name, value in values.items():
             if name not in sections:
                 raise unknown_name("setting", name, sections)
-            build = _section if dataclasses.is_dataclass(sections[name]) else _like
+            build = _section if dataclasses.is_dataclass(sections[name]) else like
             built[name] = build(sections[name], name, value)
         return cls(**built)
 
@@ -264,7 +251,7 @@ class AgentConfig:
         defaults = AgentConfig()
         for name, value in values.items():
             section, leaf = field_path(name)
-            changed.setdefault(section, {})[leaf] = _like(defaults.value(name), name, value)
+            changed.setdefault(section, {})[leaf] = like(defaults.value(name), name, value)
         # A section at a time, since its fields are checked against each other.
         own = changed.pop(None, {})
         sections = {section: dataclasses.replace(getattr(self, section), **leaves) for section, leaves in changed.items() if section}
@@ -303,34 +290,4 @@ def _section(default: Any, name: str, values: Any) -> Any:
     for key in values:
         if key not in known:
             raise unknown_name(f"setting in '{name}'", key, known)
-    return dataclasses.replace(default, **{key: _like(getattr(default, key), f"{name}.{key}", value) for key, value in values.items()})
-
-
-def _like(default: Any, name: str, value: Any) -> Any:
-    """A given value in the field's own type; numpy scalars become Python numbers. Raises ConfigError for what is of another type."""
-    value = value.item() if getattr(value, "ndim", None) == 0 else value
-    shown = reprlib.repr(value)
-    match default:
-        case int():
-            require(
-                _is_whole(value) and abs(value) < 1 << 63,
-                f"{name} is a whole number, got {shown}. Give an integer, or search it over a list of integers.",
-            )
-            return int(value)
-        case float():
-            require(_is_number(value), f"{name} is a number, got {shown}. Write it as 0.001 or 1e-3.")
-            return float(value)
-        case str():
-            require(isinstance(value, str), f"{name} is a word such as '{default}', got {shown}.")
-        case Mapping():
-            require(isinstance(value, Mapping), f"{name} holds values by name, got {shown}. Write it as {{'name': value}}.")
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    """That float() can hold, too."""
-    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024)
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and (isinstance(value, int) or value.is_integer())
+    return dataclasses.replace(default, **{key: like(getattr(default, key), f"{name}.{key}", value) for key, value in values.items()})

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pbt_agents.config import AgentConfig, require
+from pbt_agents.checks import require
+from pbt_agents.config import AgentConfig
 from pbt_agents.search_space import search_space
 
 

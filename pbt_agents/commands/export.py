@@ -11,7 +11,7 @@ member went on from a checkpoint after a crash: those of the higher lineage coun
 from dataclasses import dataclass
 from pathlib import Path
 
-from pbt_agents.config import require
+from pbt_agents.checks import require
 
 POSITIONAL = ("run",)
 

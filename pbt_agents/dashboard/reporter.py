@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from pbt_agents.config import require
+from pbt_agents.checks import require
 from pbt_agents.dashboard.events import Event
 
 

@@ -161,7 +161,7 @@ def test_a_smaller_window_evicts_at_once_and_a_wrong_one_is_refused(tmp_path: Pa
         buffer.append(make_group(f"v{version}", version))
     buffer.window = 1
     assert (buffer.window, buffer.group_ids(), len(files(tmp_path))) == (1, ["v1", "v2"], 2)
-    with pytest.raises(ConfigError, match="window counts policy versions and cannot be negative, got -1"):
+    with pytest.raises(ConfigError, match=r"window must be at least 0, got -1. It counts policy versions"):
         buffer.window = -1
     assert buffer.window == 1
 
