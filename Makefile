@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 # Asked only when no CPU build of torch is at hand: PyTorch's own wheel index.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+# Of training, at most, so that `make sudoku` ends within ten minutes on slow cores, too.
+MINUTES ?= 7
+
 BIN := .venv/bin
 # Errors alone: pip warns of every source of packages that is named and not there.
 PIP := $(BIN)/pip install -qq
@@ -11,7 +14,7 @@ STAMP := .venv/.complete
 .PHONY: sudoku test check coverage bench setup
 
 sudoku: setup
-	$(BIN)/python experiments/sudoku_pbt.py --population 4
+	$(BIN)/python experiments/sudoku_pbt.py --population 4 --minutes $(MINUTES)
 
 test: setup
 	$(BIN)/python -m pytest
