@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ def standing(ring: "Ring") -> dict[str, int]:
     return {"updates": ring.updates, "version": ring.trainer.version, "lineage": ring.lineage}
 
 
-def train(ring: "Ring", plan: "Plan", results: TextIO, log: TextIO) -> None:
+def train(ring: "Ring", plan: "Plan", results: TextIO, log: TextIO, tell: Callable[[str], None]) -> None:
     """All steps, and an evaluation as often as the population had one."""
     rows = []
     try:
@@ -79,13 +79,14 @@ def train(ring: "Ring", plan: "Plan", results: TextIO, log: TextIO) -> None:
             log.write(json.dumps(plain(row), allow_nan=False) + "\n")
             last = ring.trainer.version == plan.versions
             if row["trainer/stepped"] and (ring.trainer.version % plan.config.evaluation.updates_per_evaluation == 0 or last):
-                evaluate(ring, plan, rows, results)
+                tell(evaluate(ring, plan, rows, results))
                 rows = []
     except (NoExperienceError, NothingToLearnError) as error:
-        print(f"training ends at version {ring.trainer.version} of {plan.versions}: {error}", flush=True)
+        tell(f"training ends at version {ring.trainer.version} of {plan.versions}: {error}")
 
 
-def evaluate(ring: "Ring", plan: "Plan", rows: list[dict[str, Any]], results: TextIO) -> None:
+def evaluate(ring: "Ring", plan: "Plan", rows: list[dict[str, Any]], results: TextIO) -> str:
+    """A row for the results, and a line for who watches."""
     from pbt_agents.pipeline import mean_metrics
 
     scored = ring.evaluate(lambda: False)
@@ -95,16 +96,16 @@ def evaluate(ring: "Ring", plan: "Plan", rows: list[dict[str, Any]], results: Te
     content = {**mean_metrics(rows), **scored, **ring.stats(), **rows[-1], **used, "timestamp": time.time()}
     results.write(json.dumps(plain(content), allow_nan=False) + "\n")
     values = " ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in used.items())
-    print(
-        f"version {ring.trainer.version:4d} of {plan.versions}  fitness {scored['fitness']:.3f} ±{scored['fitness_se']:.3f}  {values}",
-        flush=True,
-    )
+    return f"version {ring.trainer.version:4d} of {plan.versions}  fitness {scored['fitness']:.3f} ±{scored['fitness_se']:.3f}  {values}"
 
 
 def replay(plan: "Plan", out: Path) -> "Scores":
     """Train, write `best/`, and score it on the test tasks of the population."""
     import torch
 
+    from pbt_agents.dashboard.events import Note
+    from pbt_agents.dashboard.plain_lines import PlainLines
+    from pbt_agents.dashboard.stages import Stage
     from pbt_agents.engine_session import engines
     from pbt_agents.evaluation import Evaluator
     from pbt_agents.pipeline import trainers_at_once
@@ -114,20 +115,29 @@ def replay(plan: "Plan", out: Path) -> "Scores":
     torch.set_num_threads(1)
     model_path, folder = resolve_model(plan.config.model.path), out / "population" / MEMBER / "ring"
     folder.mkdir(parents=True)
-    with engines(plan.config, model_path, out) as fleet:
+    reporter = PlainLines()
+    with ExitStack() as ended:
+        with Stage(reporter, "engine", "starting an engine") as stage:
+            fleet = ended.enter_context(engines(plan.config, model_path, out))
+            stage.result = "the engine is ready"
         place = Place(MEMBER, plan.slot, model_path, folder, Path(fleet.folder), trainers_at_once(plan.config))
         with ExitStack() as closed:  # not a `with` in brackets, which an old Python cannot read
             ring = closed.enter_context(closing(Ring(place, plan.config, fleet.layout, lambda: fleet.connect(MEMBER))))
             log, results = (
                 closed.enter_context(file.open("w", buffering=1)) for file in (folder / "updates.jsonl", folder.parent / "result.json")
             )
-            ring.start()
-            train(ring, plan, results, log)
+            with Stage(reporter, "training", "training", None, lambda: ring.trainer.version, plan.versions, "versions") as stage:
+                ring.start()
+                train(ring, plan, results, log, lambda line: reporter.tell(Note(line)))
+                stage.result = "training has ended"
             (out / "best").mkdir()
             save_adapter(ring.trainer.model, out / "best")
-        print(f"scoring on {plan.best.episodes} test tasks", flush=True)
-        with Evaluator(fleet, plan.config, model_path) as evaluator:
-            return evaluator.adapter(out / "best", "test", plan.best.episodes)
+        evaluator, episodes = ended.enter_context(Evaluator(fleet, plan.config, model_path)), plan.best.episodes
+        doing = f"scoring on {episodes} test tasks"
+        with Stage(reporter, "scoring", doing, None, evaluator.played, 2 * episodes, "episodes") as stage:
+            scores = evaluator.adapter(out / "best", "test", episodes)
+            stage.result = "all are scored"
+        return scores
 
 
 def main(args: Args) -> int:

@@ -10,16 +10,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from pbt_agents.checks import require
 from pbt_agents.commands._subject import Subject, subject
-from pbt_agents.config import require
 from pbt_agents.types import Split
-
-if TYPE_CHECKING:
-    from pbt_agents.evaluation import Evaluator
 
 POSITIONAL = ("adapter",)
 TEMPERATURES = {"sampled": 1.0, "greedy": 0.0}
@@ -73,20 +70,21 @@ def main(args: Args) -> int:
 
 
 def _play(playing: Subject, args: Args, decodings: list[str]) -> Table:
-    from pbt_agents.engine_session import engines
-    from pbt_agents.evaluation import Evaluator
+    from pbt_agents.commands._ready import lines_on_stderr, ready_evaluator
+    from pbt_agents.dashboard.stages import Stage
 
-    print("starting an engine", file=sys.stderr, flush=True)
-    with engines(playing.config, playing.model_path) as fleet, Evaluator(fleet, playing.config, playing.model_path) as evaluator:
-        return table({name: _rows(evaluator, args, TEMPERATURES[name]) for name in decodings})
-
-
-def _rows(evaluator: "Evaluator", args: Args, temperature: float) -> dict[str, np.ndarray]:
-    rows = {}
-    for name, adapter in (("base", None), ("adapter", args.adapter)):
-        print(f"playing {args.episodes} {args.split} tasks: {name}, temperature {temperature:g}", file=sys.stderr, flush=True)
-        rows[name] = evaluator.scores(adapter, args.split, args.episodes, temperature)
-    return rows
+    reporter, players = lines_on_stderr(), {"base": None, "adapter": args.adapter}
+    doing, count = f"playing {args.episodes} {args.split} tasks, {' and '.join(decodings)}", len(players) * len(decodings) * args.episodes
+    with ready_evaluator(playing, reporter) as evaluator:
+        with Stage(reporter, "playing", doing, None, evaluator.played, count, "episodes") as stage:
+            scores = {
+                decoding: {
+                    name: evaluator.scores(adapter, args.split, args.episodes, TEMPERATURES[decoding]) for name, adapter in players.items()
+                }
+                for decoding in decodings
+            }
+            stage.result = "all are played"
+        return table(scores)
 
 
 def table(scores: Mapping[str, Mapping[str, np.ndarray]]) -> Table:

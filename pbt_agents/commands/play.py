@@ -8,11 +8,12 @@ The tasks are the first ones that `evaluate` scores with the same split and seed
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pbt_agents.checks import require
 from pbt_agents.commands._subject import subject
-from pbt_agents.config import require
 from pbt_agents.environment import Environment, StepResult, environment_maker
 from pbt_agents.types import Split, StopReason, Trajectory
 
@@ -59,7 +60,9 @@ class Watched:
     def step(self, action: str) -> StepResult:
         result = self._environment.step(action)
         self._turns += 1
-        self._tell(f"\nturn {self._turns}\n{indented(action, '  > ')}\n  reward {result.reward:+.3f}\n{indented(result.observation)}")
+        self._tell(f"\nturn {self._turns}\n{indented(action, '  > ')}")
+        with suppress(AttributeError, TypeError, ValueError):  # no StepResult, or a wrong one: who plays says what is wrong with it
+            self._tell(f"  reward {result.reward:+.3f}\n{indented(result.observation)}")
         return result
 
 
@@ -69,12 +72,10 @@ def main(args: Args) -> int:
     playing = subject(args.adapter, args.environment, args.model, args.seed)
     print(playing, file=sys.stderr)
 
-    from pbt_agents.engine_session import engines
-    from pbt_agents.evaluation import Evaluator
+    from pbt_agents.commands._ready import lines_on_stderr, ready_evaluator
 
     who, make = None if args.base else args.adapter, environment_maker(playing.config.environment, args.split)
-    print("starting an engine", file=sys.stderr, flush=True)
-    with engines(playing.config, playing.model_path) as fleet, Evaluator(fleet, playing.config, playing.model_path) as evaluator:
+    with ready_evaluator(playing, lines_on_stderr()) as evaluator:
         for number, task in enumerate(evaluator.tasks(args.split, args.episodes), 1):
             print(f"\n{args.split} task {number} of {args.episodes}, {who or 'base model'}, {'greedy' if args.greedy else 'sampled'}\n")
             print(ending(evaluator.watch(who, lambda: Watched(make(), _tell), task, 0.0 if args.greedy else 1.0)), flush=True)

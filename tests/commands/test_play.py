@@ -26,7 +26,16 @@ def test_each_turn_is_told_as_it_happens_and_nothing_is_changed():
     watched = Watched(Told(), told.append)
     assert watched.reset(7) == "task 7"
     assert watched.step("go\nleft") == Told().step("go\nleft")
-    assert told == ["    task 7", "\nturn 1\n  > go\n  > left\n  reward +0.500\n    right\n    and done"]
+    assert told == ["    task 7", "\nturn 1\n  > go\n  > left", "  reward +0.500\n    right\n    and done"]
+
+
+@pytest.mark.parametrize("answer", [None, ("right", 0.5, True), StepResult("right", "much"), StepResult(None, 0.5)])
+def test_an_answer_that_is_none_is_left_to_who_plays_to_be_refused(answer):
+    class Wrong(Told):
+        def step(self, action):
+            return answer
+
+    assert Watched(Wrong(), [].append).step("go") is answer
 
 
 def test_a_board_is_told_as_the_environment_draws_it():

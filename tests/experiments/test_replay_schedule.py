@@ -120,20 +120,21 @@ def test_a_replay_trains_each_step_with_the_values_that_the_winner_had_at_it(rin
 
 
 def test_an_evaluation_comes_as_often_as_in_the_population_and_at_the_end(ring, run):
-    results, log = io.StringIO(), io.StringIO()
-    train(ring, read_plan(run), results, log)
+    results, log, told = io.StringIO(), io.StringIO(), []
+    train(ring, read_plan(run), results, log, told.append)
     rows = [json.loads(line) for line in results.getvalue().splitlines()]
     assert [row["version"] for row in rows] == [2, 4, 6, 7]
     assert [row["window"] for row in rows] == [wanted(version)["window"] for version in (2, 4, 6, 7)]
     assert len(log.getvalue().splitlines()) == VERSIONS
+    assert [line.split("  fitness")[0] for line in told] == [f"version {version:4d} of 7" for version in (2, 4, 6, 7)]
 
 
-def test_where_steps_are_refused_without_end_training_ends_and_says_so(ring, run, capsys):
+def test_where_steps_are_refused_without_end_training_ends_and_says_so(ring, run):
     ring.fed_scores = (0.0, float("nan"))
-    log = io.StringIO()
-    train(ring, read_plan(run), io.StringIO(), log)
+    log, told = io.StringIO(), []
+    train(ring, read_plan(run), io.StringIO(), log, told.append)
     assert len(log.getvalue().splitlines()) == 4
-    assert capsys.readouterr().out == "training ends at version 0 of 7: 4 steps in a row were refused.\n"
+    assert told == ["training ends at version 0 of 7: 4 steps in a row were refused."]
 
 
 @pytest.mark.parametrize(("times", "last"), [(7, VERSIONS), (8, 0)])
@@ -146,7 +147,7 @@ def test_a_replay_plays_on_while_there_is_nothing_to_learn_as_long_as_a_member_w
         return update(should_stop)
 
     ring.update = update_later
-    train(ring, read_plan(run), io.StringIO(), io.StringIO())
+    train(ring, read_plan(run), io.StringIO(), io.StringIO(), [].append)
     assert ring.trainer.version == last
 
 
