@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 _COLUMNS = ("member", "gen", "update", "score", "rate", "cap", "window", "lag", "tok/s", "parent")
 _PLAIN = "ray"
 """Stage without anything live: a signal while Ray starts ends this process at once, and nobody would bring the cursor back."""
+_NARROWEST = 60
+"""Columns. A table of fewer would be cut to what nobody can read."""
 _OTHER_LINES = 6
 """Of the terminal, that are not for members."""
 
 
 def can_be_live(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    """Where lines can be rewritten, and are long enough for a member."""
+    is_terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return is_terminal and os.get_terminal_size(stream.fileno()).columns >= _NARROWEST
 
 
 class LiveTable:

@@ -87,12 +87,20 @@ def test_a_stage_without_a_count_has_its_time_alone():
     assert seen(*progress_lines(Progress("engines", 12.0, eta_s=9.0), age_s=1.0)) == ["engines 13 s elapsed 8 s left"]
 
 
-@pytest.mark.parametrize(("tty", "kind", "live"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)])
-def test_only_a_terminal_that_can_move_its_cursor_has_a_table(tty, kind, live, monkeypatch):
+@pytest.mark.parametrize(("kind", "columns", "live"), [("xterm", 60, True), ("dumb", 60, False), ("xterm", 59, False), ("xterm", 0, False)])
+def test_only_a_terminal_that_can_move_its_cursor_and_has_room_for_a_line_has_a_table(kind, columns, live, monkeypatch):
+    """One without a size, of 0 columns, would show nothing at all."""
     monkeypatch.setenv("TERM", kind)
-    stream = io.StringIO()
-    stream.isatty = lambda: tty
-    assert can_be_live(stream) == live
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    with os.fdopen(slave, "w") as stream:
+        assert can_be_live(stream) == live
+    os.close(master)
+
+
+def test_what_is_no_terminal_has_no_table(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert not can_be_live(io.StringIO())
 
 
 class Terminal:
