@@ -18,15 +18,26 @@ class Pace:
         """(updates, seconds) of the last results."""
         self.updates = 0
         self._last_s: float | None = None
+        self._first: tuple[int, float] | None = None
+        """Updates, and when they were first heard of, before this process had a result."""
 
     def resume(self, updates: int, interval_s: float) -> None:
         """A result of a former process."""
         self._intervals.append((updates - self.updates, interval_s))
         self.updates = updates
 
+    def heard(self, now_s: float, updates: int) -> None:
+        """What a member says of itself between two results."""
+        if self._first is None and self._last_s is None and updates > self.updates:
+            self._first = (updates, now_s)
+
     def result(self, now_s: float, updates: int, step_s: float) -> float:
-        """Seconds of this result. `step_s`, what the member itself took, stands for the first one, which else would count the start."""
+        """Seconds of this result. The first one would count the start, so it is taken from its updates after the first that was heard
+        of; where there are none, `step_s` stands for it, which is what the member itself took."""
         seconds = step_s if self._last_s is None else now_s - self._last_s
+        if self._last_s is None and self._first and updates > self._first[0]:
+            started, since_s = self._first
+            seconds = min(seconds, (now_s - since_s) * (updates - self.updates) / (updates - started))
         self._intervals.append((updates - self.updates, seconds))
         self.updates, self._last_s = updates, now_s
         return seconds

@@ -16,7 +16,7 @@ from ray.tune import Callback
 
 from pbt_agents.beacon import beacon_file, read_beacon
 from pbt_agents.dashboard.cost import Measured, estimate
-from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Progress
+from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Note, Progress
 from pbt_agents.dashboard.pace import Pace, target_updates, time_left
 from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.waiting import awaited
@@ -60,6 +60,8 @@ class PopulationWatch(Callback):
         self._cpu: deque[Usage] = deque(maxlen=_CPU_WINDOW)
         self._heard: set[str] = set()
         self._looked = -math.inf
+        self._repeatable = True
+        """The environment, as far as audits have shown."""
 
     # What Tune calls.
 
@@ -78,6 +80,7 @@ class PopulationWatch(Callback):
         seconds = self._paces[name].result(time.monotonic(), result["updates"], result["time_this_iter_s"])
         self._tell_clones()
         self._reporter.tell(self._result(name, trial.trial_id, result, seconds))
+        self._tell_audit(result.get("audit/not_reproducible", 0))
         if remark := result.get("remark"):
             self._reporter.tell(MemberRemark(name, textwrap.shorten(remark, 240), bool(result.get("done"))))
 
@@ -137,6 +140,17 @@ class PopulationWatch(Callback):
                     )
                 )
 
+    def _tell_audit(self, differing: float) -> None:
+        """Once in a run: it is the environment's nature, and not a member's."""
+        if differing and self._repeatable:
+            self._repeatable = False
+            self._reporter.tell(
+                Note(
+                    "the environment does not repeat itself: played again with the same seed and actions, it answered otherwise. "
+                    "What is trained on cannot be audited then, and members are not scored on equal tasks."
+                )
+            )
+
     def _look(self) -> None:
         usage, said = self._usage(), self._said()
         if len(self._heard) < len(said):  # while members start, the CPU seconds say nothing of those that follow
@@ -166,6 +180,8 @@ class PopulationWatch(Callback):
     def _progress(self, usage: Usage, said: Mapping[str, Mapping[str, Any]], eta_s: float | None) -> Progress:
         budget = self._spec.budget
         updates = {name: max(int(beacon["updates"]), self._paces[name].updates) for name, beacon in said.items()}
+        for name, reached in updates.items():
+            self._paces[name].heard(time.monotonic(), reached)
         done = sum(updates.get(name, pace.updates) for name, pace in self._paces.items())
         total = budget.updates and self._spec.size * self._target
         return Progress(

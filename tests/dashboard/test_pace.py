@@ -25,6 +25,21 @@ def test_the_start_of_a_member_is_not_taken_for_updates():
     assert pace.left_s(60.0, 20) == pytest.approx(20.0)
 
 
+def test_updates_that_were_heard_of_say_how_long_the_first_result_took_without_the_start():
+    """Heard of at 42 s with two updates; the other eight and the evaluation end at 58 s."""
+    pace = Pace()
+    for now, updates in ((10.0, 0), (42.0, 2), (50.0, 6)):
+        pace.heard(now, updates)
+    assert pace.result(now_s=58.0, updates=10, step_s=45.0) == pytest.approx(20.0)
+    assert pace.left_s(58.0, 20) == pytest.approx(20.0)
+
+
+def test_a_member_that_was_heard_of_only_at_the_end_of_its_step_is_as_slow_as_it_says():
+    pace = Pace()
+    pace.heard(57.0, 10)
+    assert pace.result(now_s=58.0, updates=10, step_s=45.0) == 45.0
+
+
 def test_only_the_last_results_count_so_that_a_slow_beginning_is_forgotten():
     pace = Pace()
     for now, updates in ((100.0, 10), (120.0, 20), (140.0, 30), (160.0, 40)):

@@ -7,7 +7,7 @@ import pytest
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.dashboard import population_watch
-from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Progress
+from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Note, Progress
 from pbt_agents.dashboard.population_watch import PopulationWatch
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import Usage
@@ -118,6 +118,29 @@ def test_a_member_that_takes_too_few_steps_says_why_and_whether_it_ends(populati
     population.now += 20.0
     population.result(1, remark="40 groups alike", done=True)
     assert population.told(MemberRemark) == [MemberRemark("agent1", "40 groups alike", ends) for ends in (False, True)]
+
+
+def test_that_the_environment_does_not_repeat_itself_is_told_once(population):
+    for number, found in ((0, 0.0), (1, 1.0), (2, 3.0), (1, 2.0)):
+        population.result(number, **{"audit/not_reproducible": found})
+        population.now += 20.0
+    (note,) = population.told(Note)
+    assert "the environment does not repeat itself" in note.text()
+    kinds = [type(event) for event in population.events if isinstance(event, Note | MemberResult)]
+    assert kinds == [MemberResult, MemberResult, Note, MemberResult, MemberResult]
+
+
+def test_the_pace_of_the_first_result_is_that_of_its_updates_and_not_that_of_the_start(population):
+    """Of a step of 90 s the first 60 s go by before anything is trained on; the 9 updates after the first take 2 s each."""
+    population.beacon(0, updates=0)
+    for _ in range(30):
+        population.look()
+    for updates in range(1, 10):
+        population.beacon(0, updates=updates)
+        population.look()
+    population.now += 2.0
+    population.result(0, updates=10, time_this_iter_s=90.0)
+    assert population.look().eta_s == pytest.approx(90 * 2.0, abs=3.0)
 
 
 def test_a_clone_is_told_once_when_it_is_applied_and_not_when_it_is_decided(population):
