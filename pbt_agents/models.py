@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ _LONGEST_NAME = 1000
 """Of a path or a hub id; the system refuses longer ones in words of its own."""
 _NEEDED = ("config.json", "tokenizer_config.json")
 _INDEX = "model.safetensors.index.json"
+_LAYER, _EMBEDDING = re.compile(r"model\.layers\.(\d+)\."), "model.embed_tokens.weight"
+"""As the architectures below name them in their weights."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """Files that hold a vocabulary; a model has one of them."""
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -50,10 +54,11 @@ def check_model(folder: str) -> None:
             f"the model folder '{folder}' has no tokenizer, that is none of {', '.join(_TOKENIZERS)}. "
             "Save the model's tokenizer into it with save_pretrained."
         )
-    for name in _weights(Path(folder)):
-        for file in Path(folder).glob(name):
-            if not _is_whole(file):
-                raise ConfigError(f"the weights '{file}' are cut off, or are no safetensors file. Copy or download them anew.")
+    files = _weight_files(folder)
+    for file in files:
+        if not _is_whole(file):
+            raise ConfigError(f"the weights '{file}' are cut off, or are no safetensors file. Copy or download them anew.")
+    _check_shapes(folder, {name: tensor["shape"] for file in files for name, tensor in _tensors(file).items()})
 
 
 def check_context(folder: str, tokens: int) -> None:
@@ -77,8 +82,8 @@ def vocabulary_size(folder: str) -> int:
 
 def weight_bytes(folder: str, bytes_per_value: int = 4) -> int:
     """What the weights take in memory, whatever type they have in their files."""
-    sizes = [tensor for name in _weights(Path(folder)) for file in Path(folder).glob(name) for tensor in _tensors(file)]
-    return bytes_per_value * sum(int(math.prod(tensor["shape"])) for tensor in sizes)
+    tensors = [tensor for file in _weight_files(folder) for tensor in _tensors(file).values()]
+    return bytes_per_value * sum(int(math.prod(tensor["shape"])) for tensor in tensors)
 
 
 def _config(folder: str) -> dict[str, Any]:
@@ -89,11 +94,25 @@ def _config(folder: str) -> dict[str, Any]:
         raise ConfigError(f"'{file}' is not JSON: {error}. Save the model anew with save_pretrained.") from error
 
 
-def _tensors(file: Path) -> list[dict[str, Any]]:
-    """What a safetensors file says of its tensors: dtype, shape and data_offsets."""
+def _check_shapes(folder: str, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raises ConfigError when config.json is that of other weights, which an engine would tell by a traceback."""
+    config = _config(folder)
+    layers = {int(layer[1]) for name in shapes if (layer := _LAYER.match(name))}
+    embedding = shapes.get(_EMBEDDING)
+    found = {"num_hidden_layers": len(layers)} | ({"vocab_size": embedding[0], "hidden_size": embedding[1]} if embedding else {})
+    for name, value in found.items():
+        if value and config.get(name) != value:
+            raise ConfigError(
+                f"'{Path(folder) / 'config.json'}' has {name} {config.get(name)}, but the weights beside it {value}. "
+                "They are of two models: save the model anew with save_pretrained."
+            )
+
+
+def _tensors(file: Path) -> dict[str, dict[str, Any]]:
+    """What a safetensors file says of its tensors, by name: dtype, shape and data_offsets."""
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
-        return [tensor for name, tensor in json.loads(content.read(length)).items() if name != "__metadata__"]
+        return {name: tensor for name, tensor in json.loads(content.read(length)).items() if name != "__metadata__"}
 
 
 def _is_whole(file: Path) -> bool:
@@ -103,9 +122,9 @@ def _is_whole(file: Path) -> bool:
             (length,) = struct.unpack("<Q", content.read(8))
         if length > file.stat().st_size:
             return False
-        ends = [int(tensor["data_offsets"][1]) for tensor in _tensors(file)]
+        ends = [int(tensor["data_offsets"][1]) for tensor in _tensors(file).values() if len(tensor["shape"]) >= 0]
         return file.stat().st_size == 8 + int(length) + max(ends, default=0)
-    except (struct.error, ValueError, KeyError):
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return False
 
 
@@ -118,8 +137,16 @@ def _missing(folder: Path) -> str | None:
 
 
 def _weights(folder: Path) -> list[str]:
+    """Names of the files that hold the weights. Raises ConfigError for an index that names none."""
     index = folder / _INDEX
-    return sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["*.safetensors"]
+    if not index.exists():
+        return ["*.safetensors"]
+    with as_written(index):
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+
+
+def _weight_files(folder: str) -> list[Path]:
+    return [file for name in _weights(Path(folder)) for file in Path(folder).glob(name)]
 
 
 def _from_hub(name: str) -> Path:

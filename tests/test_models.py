@@ -284,6 +284,27 @@ def test_weights_of_another_length_than_they_say_are_refused(own, change):
         check_model(str(own))
 
 
+@pytest.mark.parametrize(("name", "value"), [("num_hidden_layers", 99), ("vocab_size", 5), ("hidden_size", 7)])
+def test_a_config_of_other_weights_is_refused(own, name, value):
+    changed(own, **{name: value})
+    with pytest.raises(ConfigError, match=rf"own/config\.json' has {name} {value}, but the weights beside it (4|32|128)\."):
+        check_model(str(own))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', "weights"])
+def test_an_index_that_names_no_files_is_refused(own, content):
+    (own / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"own/model\.safetensors\.index\.json' is not as it should be"):
+        resolve_model(str(own))
+
+
+@pytest.mark.parametrize("header", [b"[1]", b'{"w": 3}', b'{"w": {"data_offsets": [0]}}', b'{"w": {"data_offsets": 5, "shape": []}}'])
+def test_weights_whose_header_says_something_else_are_refused(own, header):
+    (own / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ConfigError, match="cut off, or are no safetensors file"):
+        check_model(str(own))
+
+
 def test_a_model_takes_four_bytes_for_each_value_of_its_file_whatever_type_that_has():
     """The tiny model's file: 2 bytes each, and a header of some thousand."""
     file = tiny_model_path() / "model.safetensors"
