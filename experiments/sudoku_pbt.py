@@ -20,14 +20,15 @@ from typing import Any
 import _interpreter  # noqa: F401
 
 from pbt_agents.capacity import check_capacity
+from pbt_agents.checks import require
 from pbt_agents.command_line import parse
-from pbt_agents.config import ObjectiveConfig, field_path, require
+from pbt_agents.config import ObjectiveConfig, field_path
 from pbt_agents.dashboard.events import Failed, Interrupted, Note
 from pbt_agents.dashboard.reporter import Reporter, reporter_for
 from pbt_agents.dashboard.stages import Stage
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError, PbtAgentsError, one_line
-from pbt_agents.json_files import as_written
+from pbt_agents.json_files import as_written, difference
 from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
@@ -175,9 +176,10 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
                 args == Args(resume=args.resume, **session),
                 "--resume goes on under the settings of its run. Leave the other flags out, but for --address and those about output.",
             )
-            with resumed_run(out) as settings:
+            with resumed_run(out) as manifest:
+                settings = manifest["settings"]
                 kept = {name: settings.get(name) for name in ("address", "price_per_hour") if session[name] is None}
-                return run(_as_resumed(out, settings | session | kept), out, True, reporter)
+                return run(_as_resumed(out, manifest, settings | session | kept), out, True, reporter)
         spec = population(args)  # refuses what is wrong before there is a directory
         with new_run(out, asdict(args), spec.to_dict()), nothing_kept(out) if args.estimate else nullcontext():
             return run(args, out, False, reporter)
@@ -192,10 +194,17 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
         return 130
 
 
-def _as_resumed(out: Path, settings: Mapping[str, Any]) -> Args:
+def _as_resumed(out: Path, manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> Args:
+    """The flags that the run was started with, if they still come to the population that it was started with."""
     with as_written(out / MANIFEST):
         args = Args(**settings)
-        population(args)
+        now, then = population(args).to_dict(), manifest.get("population") or {}
+        changed = difference(then, now)
+    require(
+        changed is None,
+        f"'{out / MANIFEST}' was started with another population than its settings come to now: {changed}. "
+        "Undo what was changed in the file, or go on with the version of the code that started the run.",
+    )
     return args
 
 

@@ -48,6 +48,15 @@ def plain(content: Any, not_finite: Callable[[float], str | None] = str) -> Any:
     return not_finite(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def difference(stored: Any, now: Any, path: str = "") -> str | None:
+    """The first value that is stored otherwise than it is now, by its path; what is only now is none."""
+    stored, now = plain(stored), plain(now)
+    if isinstance(stored, dict) and isinstance(now, dict):
+        found = (difference(value, now.get(name), f"{path}.{name}" if path else name) for name, value in stored.items())
+        return next((one for one in found if one), None)
+    return None if stored == now else f"{path} was {stored!r} and is {now!r}"
+
+
 def restored(content: Any) -> Any:
     """The inverse of `plain`, for what was read from JSON."""
     if isinstance(content, dict):

@@ -48,7 +48,7 @@ def nothing_kept(out: Path) -> Iterator[None]:
 
 @contextmanager
 def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
-    """Claim the directory of an earlier run, and give its settings. Raises ConfigError when it holds none or is in use."""
+    """Claim the directory of an earlier run, and give its manifest. Raises ConfigError when it holds none or is in use."""
     with _writing(out):
         there = (out / MANIFEST).exists()
     if not there:
@@ -57,7 +57,7 @@ def resumed_run(out: Path) -> Iterator[dict[str, Any]]:
         content = read_json(out / MANIFEST)
         if not (isinstance(content, dict) and isinstance(content.get("settings"), dict)):
             raise ConfigError(f"'{out / MANIFEST}' holds no settings of a run. Name the directory of an earlier run.")
-        yield content["settings"]
+        yield content
 
 
 def manifest_around(folder: Path) -> tuple[Path, dict[str, Any]] | None:

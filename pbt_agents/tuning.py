@@ -19,6 +19,7 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from pbt_agents.capacity import cpus_per_member, gpus_held
+from pbt_agents.checks import require
 from pbt_agents.dashboard.events import Plan, StageEnded, StageStarted
 from pbt_agents.dashboard.plain_lines import PlainLines
 from pbt_agents.dashboard.population_watch import STAGE, PopulationWatch
@@ -102,7 +103,7 @@ def run_population(
     to. Raises ConfigError when the members do not fit, or what was saved cannot be read; KeyboardInterrupt when a signal came and not
     every member could save in time (the checkpoints before still stand).
     """
-    resume = resume and (out / EXPERIMENT / JOURNAL).exists()  # it may have ended before the first member began
+    resume = resume and has_begun(out / EXPERIMENT)
     if resume:
         check_experiment(out / EXPERIMENT)
     scheduler, reporter, folder = population_scheduler(spec), reporter or PlainLines(), Path(fleet.info.folder)
@@ -123,6 +124,17 @@ def run_population(
     if sign.signal is None:
         (out / EXPERIMENT / _COMPLETE).touch()
     return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, usage, sign.signal is not None)
+
+
+def has_begun(experiment: Path) -> bool:
+    """Whether a former process left members here: a run may end before its first. Raises ConfigError when their lineage is gone."""
+    begun = (experiment / JOURNAL).exists()
+    require(
+        begun or not any(experiment.glob("*/result.json")),
+        f"'{experiment}' holds members but no {JOURNAL}, without which nothing is known of their descent. "
+        "Bring the file back, or start a new run in another directory.",
+    )
+    return begun
 
 
 def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, watch: PopulationWatch, resume: bool) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from numpy.random import default_rng
 
 from pbt_agents.errors import ConfigError
-from pbt_agents.json_files import read_json, write_json
+from pbt_agents.json_files import difference, read_json, write_json
 
 
 def read_strictly(path):
@@ -30,6 +30,14 @@ def test_numpys_scalars_and_tuples_are_written_as_plain_values(tmp_path):
     write_json(tmp_path / "a.json", {3: (np.int64(7), np.float32(0.5), np.bool_(True))})
     assert read_strictly(tmp_path / "a.json") == {"3": [7, 0.5, True]}
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_the_first_value_that_is_stored_otherwise_is_named_by_its_path(tmp_path):
+    now = {"agent": {"rate": 1e-3, "cap": float("inf"), "window": (1, 2)}, "size": 4, "new": "since"}
+    write_json(tmp_path / "a.json", {name: value for name, value in now.items() if name != "new"})
+    assert difference(read_json(tmp_path / "a.json"), now) is None
+    assert difference({"agent": {"rate": 1e-3, "cap": 5.0}, "size": 3}, now) == "agent.cap was 5.0 and is 'inf'"
+    assert difference({"gone": 1}, now) == "gone was 1 and is None"
 
 
 def test_a_write_that_fails_leaves_the_former_file(tmp_path):

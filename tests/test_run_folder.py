@@ -35,7 +35,7 @@ def test_settings_are_on_disk_as_soon_as_the_run_begins_and_are_what_a_resumed_o
         manifest = json.loads((folder / MANIFEST).read_text())
     assert manifest["settings"] == settings
     with resumed_run(tmp_path / "a" / "run") as resumed:
-        assert resumed == settings
+        assert resumed["settings"] == settings
 
 
 def test_a_directory_that_holds_something_is_refused_and_left_as_it_is(tmp_path):
@@ -62,8 +62,8 @@ def test_a_finished_run_is_resumed_and_not_overwritten(tmp_path):
         pass
     with pytest.raises(ConfigError, match="--resume"), new_run(tmp_path / "run", {"seed": 2}):
         pytest.fail("it began")
-    with resumed_run(tmp_path / "run") as settings:
-        assert settings == {"seed": 1}
+    with resumed_run(tmp_path / "run") as manifest:
+        assert manifest["settings"] == {"seed": 1}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -79,8 +79,8 @@ def test_a_directory_in_use_is_refused_until_its_process_is_gone_however_it_ende
         pytest.fail("it began")
     other_process.kill()
     other_process.wait()
-    with resumed_run(tmp_path / "run") as settings:
-        assert settings == {}
+    with resumed_run(tmp_path / "run") as manifest:
+        assert manifest["settings"] == {}
 
 
 def test_what_goes_wrong_inside_a_run_is_not_taken_for_another_run(tmp_path):
@@ -147,8 +147,8 @@ def test_a_run_that_is_refused_after_it_made_something_keeps_all(tmp_path):
 
     with pytest.raises(ConfigError, match="does not fit"):
         refused_late()
-    with resumed_run(tmp_path / "run") as settings:
-        assert settings == {"seed": 1}
+    with resumed_run(tmp_path / "run") as manifest:
+        assert manifest["settings"] == {"seed": 1}
 
 
 def test_a_run_that_fails_keeps_its_directory(tmp_path):

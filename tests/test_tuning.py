@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from pbt_agents.config import AgentConfig
+from pbt_agents.errors import ConfigError
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.scheduling.scheduler import InPlacePBT
-from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, population_scheduler
+from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, has_begun, population_scheduler
 
 SPACE = {"learning_rate": [1e-4, 1e-3, 1e-2], "window": [1, 2, 4]}
 
@@ -53,6 +54,16 @@ def test_a_run_whose_budget_is_used_up_trains_no_further_when_it_is_resumed(tmp_
     (tmp_path / EXPERIMENT / _COMPLETE).touch()
     config = _resume_config(tmp_path)
     assert (config.finished.value, config.unfinished.value, config.errored.value) == ("skip", "resume", "resume")
+
+
+def test_members_whose_lineage_is_gone_are_not_begun_anew(tmp_path):
+    assert not has_begun(tmp_path)
+    (tmp_path / "agent0").mkdir()
+    (tmp_path / "agent0" / "result.json").touch()
+    with pytest.raises(ConfigError, match=r"holds members but no lineage\.jsonl"):
+        has_begun(tmp_path)
+    (tmp_path / "lineage.jsonl").touch()
+    assert has_begun(tmp_path)
 
 
 def test_without_exploits_nobody_is_ever_replaced():

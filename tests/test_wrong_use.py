@@ -29,7 +29,7 @@ CASES = {
     "no equals sign": ("--set max_reuse", "--set takes name=value, got 'max_reuse'"),
     "more than a float holds": (f"--set learning_rate=1{'0' * 400}", "learning_rate is a number, got 1000"),
     "nested too deep": (f"--set learning_rate={'-' * 5000}1", "learning_rate is a number, got '---"),
-    "more engines than any machine has": ("--set engines=1099511627776", "engines must be 1 to 1024, got 1099511627776"),
+    "more engines than any machine has": ("--set engines=1099511627776", "engines must be at most 1,024, got 1,099,511,627,776"),
     "endless": ("--minutes 1e400", "minutes must be finite, got inf"),
     "options that no file holds": ("--set options={'a':b'x'}", "options hold numbers, words, lists and None, as JSON does"),
     "environment that is no function": ("--environment os.path:sep", "environment 'os.path:sep' is no function that makes environments"),
@@ -39,13 +39,19 @@ CASES = {
     "no name of a directory": ("--out=", "--out and --resume take a directory, got an empty name"),
     "run of another version": ("--resume other", "other/run.json' is not as it should be: TypeError"),
     "no run": ("--resume listed", "listed/run.json' holds no settings of a run"),
+    "run that was edited": (
+        "--resume edited",
+        "edited/run.json' was started with another population than its settings come to now: size was 3 and is 4. Undo what was changed",
+    ),
+    "empty address": ("--address= --out new", "the address is empty. Name a Ray cluster as host:port"),
     "nobody": ("--population 0", "size of the population must be at least 1, got 0. A population of 1 trains one agent."),
     "fewer than nobody": ("--population -3", "size of the population must be at least 1, got -3"),
     "too many": ("--population 300", "300 members beside 1 engines do not fit into"),
-    "group of one": ("--set group_size=1", "group_size must be at least 2 for group-relative advantages, got 1"),
+    "group of one": ("--set group_size=1", "group_size must be at least 2, got 1. Advantages are relative to the group."),
+    "group of a trillion": ("--set group_size=1099511627776", "group_size must be at most 4,096, got 1,099,511,627,776."),
     "half an attempt": ("--set group_size=2.5", "group_size is a whole number, got 2.5. Give an integer"),
     "group of words": ("--set group_size=abc", "group_size is a whole number, got 'abc'"),
-    "negative window": ("--window -1", "window counts policy versions and cannot be negative, got -1. 0 is synchronous."),
+    "negative window": ("--window -1", "window must be at least 0, got -1. It counts policy versions; 0 is synchronous."),
     "cap of one": ("--set ratio_max=1", "ratio_max caps policy / behaviour probability and must be above 1, got 1.0. For no cap"),
     "cap below one": ("--set ratio_max=0.5", "must be above 1, got 0.5"),
     "cap that is no number": ("--set ratio_max=nan", "ratio_max is a number, got 'nan'. Write it as"),
@@ -127,7 +133,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    for name, manifest in (("other", '{"settings": {"populations": 4}}'), ("listed", "[]")):
+    edited = '{"settings": {}, "population": {"size": 3}}'
+    for name, manifest in (("other", '{"settings": {"populations": 4}}'), ("listed", "[]"), ("edited", edited)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(manifest)
         (tmp_path / name / ".lock").touch()
