@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 1500
+"""Letters of an error that are shown."""
+
 
 class PbtAgentsError(Exception):
     """Base of every error raised on purpose."""
@@ -37,8 +40,9 @@ class GuardError(PbtAgentsError):
 
 
 def one_line(error: BaseException | str) -> str:
-    """What an error says, as a user reads it."""
-    return " ".join(str(error).split())
+    """What an error says, as a user reads it: whatever a user's own code put into it, no longer than a screen."""
+    line = " ".join(str(error).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}... ({len(line) - _LONGEST} letters more)"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], listed: str | None = None) -> ConfigError:

@@ -43,7 +43,7 @@ def locate(kind: str, name: str) -> tuple[str, str, str]:
             raise _not_importable(kind, name, f"there is no module '{head}'")
         return head, tail, ""
     if head not in names(kind):
-        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is 'package.module:OBJECT'.")
+        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is in a package: 'package.module:OBJECT'.")
     if colon and kind not in _WITH_VARIANTS:
         raise ConfigError(f"{kind} '{name}' asks for a variant, and no {kind} has any. Write '{head}'.")
     return f"pbt_agents.{kind}s.{head}", kind.upper(), tail

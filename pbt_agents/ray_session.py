@@ -81,7 +81,9 @@ def ray_session(out: Path | None, address: str | None = None) -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Raises ConfigError when nobody listens at host:port, where Ray would try for minutes. Others, as 'auto', are left to Ray."""
+    """Raises ConfigError when nobody listens at host:port, where Ray would try for minutes. Words, as 'auto', are left to Ray."""
+    if not address:
+        raise ConfigError("the address is empty. Name a Ray cluster as host:port, or leave it out for a local one.")
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon:
         try:

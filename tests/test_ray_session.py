@@ -152,6 +152,8 @@ def test_a_host_where_nobody_listens_is_refused_before_ray_tries_for_minutes(sch
 def test_an_address_whose_port_is_no_number_is_refused_and_what_is_no_host_is_left_to_ray():
     """B82."""
     check_address("auto")
+    with pytest.raises(ConfigError, match="the address is empty"):
+        check_address("")
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 'head:six'"):
         check_address("head:six")
 
