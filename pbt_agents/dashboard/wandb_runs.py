@@ -47,7 +47,7 @@ class WandbRuns(Callback):
 
     def setup(self, **info: Any) -> None:
         """All runs are opened before the first result: opening one takes a second or two, in which no other result is looked at."""
-        with self._training_goes_on():
+        with self._training_goes_on(), _somewhere_for_its_cache(self._folder):
             group = _group(self._folder)
             self._runs = {name: self._open(name, group) for name in self._members}
 
@@ -105,6 +105,32 @@ class WandbRuns(Callback):
 
     def _how_to_sync(self) -> str:
         return f"Send what there is with: wandb sync {shlex.quote(str(self._folder / 'wandb'))}/*run-*"
+
+
+@contextmanager
+def _somewhere_for_its_cache(folder: Path) -> Iterator[None]:
+    """W&B's own process writes its log into the user's cache, and where there is none, on the terminal."""
+    cache = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
+    if cache and _is_made(Path(cache, "wandb")):
+        yield
+        return
+    former = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder.resolve() / "wandb" / "cache")
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["XDG_CACHE_HOME"]
+        else:
+            os.environ["XDG_CACHE_HOME"] = former
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _end_writers() -> None:

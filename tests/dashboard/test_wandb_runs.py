@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -276,3 +277,28 @@ def test_a_row_does_not_grow_with_the_run_and_holds_no_text(tmp_path):
     assert len(run.sizes) == 1000
     assert max(run.sizes) < 1.05 * min(run.sizes)
     assert float(np.median(spent[-100:])) <= 2 * float(np.median(spent[:100]))
+
+
+WITHOUT_CACHE = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from pbt_agents.dashboard.wandb_runs import WandbRuns
+
+before = dict(os.environ)
+runs = WandbRuns("test", Path(sys.argv[1]), ["agent0"], lambda trial: "agent0", {}.get)
+runs.setup()
+assert dict(os.environ).get("XDG_CACHE_HOME") == before.get("XDG_CACHE_HOME")
+runs.on_trial_result(0, [], SimpleNamespace(config={}), {"updates": 1})
+runs.on_experiment_end([])
+"""
+
+
+@pytest.mark.parametrize("home", [{}, {"HOME": "/proc/nowhere"}, {"HOME": "/root", "XDG_CACHE_HOME": "/proc/nowhere"}])
+def test_without_a_cache_of_the_users_its_own_process_says_nothing_on_the_terminal(tmp_path, home):
+    """It would tell there what it does, in a dozen lines, since it has no file for them."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")} | home
+    command = [sys.executable, "-c", WITHOUT_CACHE, tmp_path]
+    done = subprocess.run(command, env=environment | {"WANDB_MODE": "offline"}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 1
