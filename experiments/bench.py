@@ -36,7 +36,7 @@ class Args:
     population: int = 4
     """Members of the short run."""
     updates: int = 20
-    """Of each of them; members look at each other every tenth."""
+    """Of each of them; members look at each other every fifth."""
 
 
 def main(args: Args) -> None:
@@ -72,9 +72,8 @@ def population(args: Args) -> dict[str, Figures]:
     """The main example as a user starts it, read from the files it leaves."""
     run, began = args.out.parent / f"bench-{time.strftime('%Y%m%d-%H%M%S')}", time.time()
     script = Path(__file__).with_name("sudoku_pbt.py")
-    settings = {"population": args.population, "updates": args.updates, "test-episodes": 64, "out": run}
-    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    flags += ["--set", "updates_per_evaluation=5", "evaluation_episodes=32"]  # so that there are clones in so short a run
+    settings = {"recipe": "_bench_population:POPULATION", "population": args.population, "updates": args.updates, "out": run}
+    flags = [word for name, value in {**settings, "test-episodes": 64}.items() for word in (f"--{name}", str(value))]
     environment = {name: value for name, value in os.environ.items() if name not in ENGINE_ENVIRONMENT}
     with run.with_suffix(".log").open("w") as said:
         subprocess.run([sys.executable, str(script), *flags], env=environment, stdout=said, check=True)

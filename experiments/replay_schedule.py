@@ -21,6 +21,7 @@ import _interpreter  # noqa: F401
 
 from pbt_agents.command_line import parse
 from pbt_agents.config import field_path
+from pbt_agents.dashboard.words import setting
 from pbt_agents.errors import ConfigError, NoExperienceError, NothingToLearnError, PbtAgentsError
 from pbt_agents.json_files import plain, write_json
 from pbt_agents.models import resolve_model
@@ -95,8 +96,12 @@ def evaluate(ring: "Ring", plan: "Plan", rows: list[dict[str, Any]], results: Te
     ring.prepare(lambda: False)
     content = {**mean_metrics(rows), **scored, **ring.stats(), **rows[-1], **used, "timestamp": time.time()}
     results.write(json.dumps(plain(content), allow_nan=False) + "\n")
-    values = " ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in used.items())
-    return f"version {ring.trainer.version:4d} of {plan.versions}  fitness {scored['fitness']:.3f} ±{scored['fitness_se']:.3f}  {values}"
+    fitness = f"{scored['fitness']:.3f} ±{scored['fitness_se']:.3f}"
+    return f"version {ring.trainer.version:4d} of {plan.versions}  fitness {fitness}  {shown(used)}"
+
+
+def shown(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name} {setting(value)}" for name, value in values.items())
 
 
 def replay(plan: "Plan", out: Path) -> "Scores":
@@ -146,11 +151,14 @@ def main(args: Args) -> int:
     try:
         from _replay_plan import read_plan
 
+        from pbt_agents.tuning import member_of
+
         plan = read_plan(args.run)
         settings = {"run": str(args.run), "out": str(out)}
         with new_run(out, settings, {"agent": plan.config.to_dict()}):
+            print(f"{plan.versions} optimizer steps, which the population's best had behind it on its line of descent:")
             for segment in plan.segments:
-                print(f"from version {segment.step}: {dict(segment.values)}, as {segment.member} trained")
+                print(f"  from {segment.step:4d}: {shown(segment.values)}, as {member_of(segment.member)} trained")
             scores = replay(plan, out)
             write_json(out / "results.json", {name: asdict(one) for name, one in rows_of(plan, scores).items()})
             write_exports(out)
@@ -160,6 +168,7 @@ def main(args: Args) -> int:
     except KeyboardInterrupt:
         print(f"interrupted. A replay begins anew: remove '{out}', or choose another --out", file=sys.stderr)
         return 130
+    print(f"{plan.best.episodes} test tasks; base model and population as the run scored them on the same tasks")
     for name, one in rows_of(plan, scores).items():
         print(f"  {name.replace('_', ' '):<16} {one}")
     print(f"adapter: {out / 'best'}; values of each step: {out / 'updates.parquet'}")

@@ -19,6 +19,7 @@ from typing import Any
 
 import _interpreter  # noqa: F401
 
+from pbt_agents import plugins
 from pbt_agents.capacity import check_capacity
 from pbt_agents.checks import require
 from pbt_agents.command_line import parse
@@ -31,7 +32,7 @@ from pbt_agents.errors import ConfigError, PbtAgentsError, one_line
 from pbt_agents.json_files import as_written, difference
 from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.population import Budget, PopulationSpec
-from pbt_agents.populations.sudoku import CHAT_MODEL, POPULATION
+from pbt_agents.populations.sudoku import CHAT_MODEL
 from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import check_address, ray_session
 from pbt_agents.run_folder import MANIFEST, new_run, nothing_kept, resumed_run
@@ -40,28 +41,30 @@ from pbt_agents.search_space import agent_search_space
 
 @dataclass
 class Args:
-    population: int = 4
-    """Agents trained side by side."""
-    updates: int = 100
-    """Optimizer steps of each agent, which ends with the evaluation that follows."""
+    recipe: str = "sudoku"
+    """What is trained: a file of populations/, or one's own as my_package.maze:POPULATION. The flags below change it."""
+    population: int | None = None
+    """Agents trained side by side; as the recipe says, 4 for sudoku, when not given."""
+    updates: int | None = None
+    """Optimizer steps of each agent, which ends with the evaluation that follows; as the recipe says, 100 for sudoku, when not given."""
     minutes: float | None = None
     """Stop earlier, after so many minutes of training."""
     cpu_seconds: float | None = None
     """Stop earlier, after so many CPU seconds of training, all members and engines together."""
     window: int | None = None
     """Fix the buffer's window (policy versions) instead of searching it; 0 trains synchronously."""
-    environment: str = "sudoku:tiny"
-    """Environment and variant, or one's own as my_package.maze:ENVIRONMENT."""
-    model: str = "tiny"
-    """Base model: tiny (in the package), a folder, or a hub id."""
+    environment: str | None = None
+    """Environment and variant, or one's own as my_package.maze:ENVIRONMENT; the recipe's, sudoku:tiny, when not given."""
+    model: str | None = None
+    """Base model: tiny (in the package), a folder, or a hub id; the recipe's, tiny, when not given."""
     set: tuple[str, ...] = ()
     """Any other setting of an agent by its name, e.g. --set max_reuse=1 fleet=per_agent. What is set is not searched."""
     test_episodes: int = 256
     """Fresh tasks that the members, and at the end the best and the base, are scored on."""
-    seed: int = 0
-    """Of puzzles, first values and mutations."""
+    seed: int | None = None
+    """Of puzzles, first values and mutations; the recipe's, 0, when not given."""
     out: str | None = None
-    """Directory of the run; runs/sudoku-<time> when not given."""
+    """Directory of the run; runs/sudoku-<time>, by the recipe's name, when not given."""
     resume: str | None = None
     """Directory of an interrupted run to go on with, under the same settings."""
     compare: bool = False
@@ -87,12 +90,15 @@ _INFINITY = ("inf", "float('inf')")
 
 def population(args: Args) -> PopulationSpec:
     """The recipe with what the command line changes."""
-    recipe, given = POPULATION.of_size(args.population), given_values(args)
-    budget = Budget(args.updates, args.minutes, args.cpu_seconds)
-    short = {"updates_per_evaluation": min(args.updates, recipe.agent.evaluation.updates_per_evaluation)}
-    agent = recipe.agent.with_values((short if args.model == "tiny" else short | CHAT_MODEL) | given)
+    recipe, given = written_recipe(args.recipe), given_values(args)
+    if args.population is not None:
+        recipe = recipe.of_size(args.population)
+    budget = limited(recipe.budget, args)
+    every = recipe.agent.evaluation.updates_per_evaluation
+    short = {"updates_per_evaluation": min(budget.updates or every, every)}
+    agent = recipe.agent.with_values((short if args.model in (None, "tiny") else short | CHAT_MODEL) | given)
     space = still_searched(recipe.search_space, given, agent.objective)
-    if args.population == 1:  # it has nobody to copy, so its values stay, whatever may be searched
+    if recipe.size == 1:  # it has nobody to copy, so its values stay, whatever may be searched
         space = space or {"learning_rate": recipe.search_space["learning_rate"]}
     require(
         bool(space), f"nothing is left to search of {', '.join(recipe.search_space)}. Leave one of them to the population: do not set it."
@@ -106,14 +112,33 @@ def population(args: Args) -> PopulationSpec:
     return replace(recipe, agent=agent, search_space=space, budget=budget)
 
 
+def written_recipe(name: str) -> PopulationSpec:
+    """Of a file in populations/, or a user's own. Raises ConfigError for one that is none."""
+    recipe: Any = plugins.load("population", name)[0]
+    if not isinstance(recipe, PopulationSpec):
+        raise ConfigError(f"recipe '{name}' is a {type(recipe).__name__}, no PopulationSpec. Name another object.")
+    return recipe
+
+
+def limited(budget: Budget, args: Args) -> Budget:
+    """The recipe's, with the limits that are given in place of its own."""
+    return Budget(
+        budget.updates if args.updates is None else args.updates,
+        budget.minutes if args.minutes is None else args.minutes,
+        budget.cpu_seconds if args.cpu_seconds is None else args.cpu_seconds,
+    )
+
+
 def given_values(args: Args) -> dict[str, Any]:
     """What the command line sets, once each, by flags of their own and by --set."""
     values = {name: getattr(args, flag) for name, flag in _FLAG_OF.items() if getattr(args, flag) is not None}
-    flags = {field_path(name): f"--{_FLAG_OF[name]}" for name in values}
+    flags = {field_path(name): f"--{flag}" for name, flag in _FLAG_OF.items()}
     for name, value in settings(args.set).items():
         flag = flags.setdefault(field_path(name), "--set")
         require(flag == "--set", f"--set names '{name}', which has a flag of its own. Use {flag}.")
         values[name] = value
+    if args.environment is not None:  # another one has other options
+        values.setdefault("environment.options", {})
     return values
 
 
@@ -147,7 +172,7 @@ def read_value(text: str) -> Any:
 
 def main(args: Args) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    out = Path(args.resume or args.out or f"runs/sudoku-{time.strftime('%Y%m%d-%H%M%S')}")
+    out = Path(args.resume or args.out or f"runs/{args.recipe.partition(':')[0].partition('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}")
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  it may be closed, and lasts as long as the process
     try:
         with reporter_for(args.quiet, args.json) as reporter:

@@ -25,7 +25,7 @@ def load(kind: str, name: str) -> tuple[Any, str]:
     try:
         return getattr(importlib.import_module(module), attribute), variant
     except (Exception, SystemExit) as error:  # whatever a user's file does while it is imported
-        if not _is_own(name):
+        if not _is_own(kind, name):
             raise
         raise _not_importable(kind, name, error if isinstance(error, ImportError | AttributeError) else repr(error)) from error
 
@@ -36,14 +36,14 @@ def locate(kind: str, name: str) -> tuple[str, str, str]:
     Raises ConfigError naming the nearest known file, or what is wrong with the name of a user's own object.
     """
     head, colon, tail = name.partition(":")
-    if _is_own(name):
+    if _is_own(kind, name):
         if not tail:
             raise ConfigError(f"{kind} '{head}' names a module only. Add the object after a colon: '{head}:MyObject'.")
         if _spec(kind, name, head) is None:
             raise _not_importable(kind, name, f"there is no module '{head}'")
         return head, tail, ""
     if head not in names(kind):
-        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is in a package: 'package.module:OBJECT'.")
+        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is 'package.module:OBJECT'.")
     if colon and kind not in _WITH_VARIANTS:
         raise ConfigError(f"{kind} '{name}' asks for a variant, and no {kind} has any. Write '{head}'.")
     return f"pbt_agents.{kind}s.{head}", kind.upper(), tail
@@ -65,8 +65,10 @@ def declared(kind: str, name: str, constant: str, otherwise: Any) -> Any:
     return otherwise
 
 
-def _is_own(name: str) -> bool:
-    return "." in name.partition(":")[0]
+def _is_own(kind: str, name: str) -> bool:
+    """A name with a dot is a user's. So is `maze:MAZE`, where there is a module `maze` and no file of that name here."""
+    head, _, tail = name.partition(":")
+    return "." in head or (bool(tail) and head not in names(kind) and _spec(kind, name, head) is not None)
 
 
 def _spec(kind: str, name: str, module: str) -> ModuleSpec | None:

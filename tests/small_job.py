@@ -29,7 +29,7 @@ SMALL = replace(
 )
 
 if __name__ == "__main__":
-    sudoku_pbt.POPULATION = SMALL
-    code = sudoku_pbt.main(parse(sudoku_pbt.Args))
+    args = parse(sudoku_pbt.Args)
+    code = sudoku_pbt.main(args if args.resume else replace(args, recipe="small_job:SMALL"))
     gc.freeze()  # as the script itself does
     sys.exit(code)

@@ -57,3 +57,13 @@ def test_a_module_that_cannot_be_imported_is_named():
 
 def test_files_with_an_underscore_are_no_plugins():
     assert not [name for name in plugins.names("environment") if name.startswith("_")]
+
+
+def test_a_module_of_ones_own_need_not_be_in_a_package_but_a_file_here_comes_first(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "burrow.py").write_text("ENVIRONMENT = 7")
+    (tmp_path / "sudoku.py").write_text("ENVIRONMENT = 8")
+    assert plugins.load("environment", "burrow:ENVIRONMENT") == (7, "")
+    assert plugins.load("environment", "sudoku:tiny") == (sudoku.ENVIRONMENT, "tiny")
+    with pytest.raises(ConfigError, match="unknown environment 'burow'"):
+        plugins.load("environment", "burow:ENVIRONMENT")

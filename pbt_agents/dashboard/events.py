@@ -261,10 +261,10 @@ class Report:
         standings = {"base model": f"{self.base}"} | {name: arm.text() if arm else "interrupted" for name, arm in self.arms.items()}
         return "\n".join(
             [
-                f"\n{self.clones} clones in {self.seconds:.0f} s of training, {self.cpu_s:.0f} CPU s, {gpu}{cost}"
+                f"\n{self.clones} clone{'s' * (self.clones != 1)} in {self.seconds:.0f} s of training, {self.cpu_s:.0f} CPU s, {gpu}{cost}"
                 f"{amount_of_bytes(self.disk_bytes)} on disk, at most {amount_of_bytes(self.peak_memory_bytes)} resident; "
                 f"engines {self.engines_started} at the start, {self.engines_ended} at the end, sampled {amount(self.tokens)} tokens",
-                f"test puzzles: {self.base.episodes}, none seen in training; in brackets all members on validation puzzles, sampled",
+                f"{self.base.episodes} test tasks, none seen in training; in brackets all members, scored anew on as many validation tasks",
                 *(f"  {name:<12} {standing}" for name, standing in standings.items()),
                 f"adapter (loads with peft and vLLM): {self.out}/best",
                 f"lineage and schedule: {self.out}/population/lineage.json, schedule.json beside it",

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pbt_agents.population import Budget
 
@@ -65,14 +65,26 @@ def target_updates(updates: int, interval: int) -> int:
     return math.ceil(updates / interval) * interval
 
 
-def time_left(
-    budget: Budget, updates_left_s: Iterable[float | None], seconds: float, cpu_s: float, cpu_per_s: float | None
-) -> float | None:
-    """Until the first limit of the budget is reached; None while that is not known of any. The last member's updates count."""
-    members = [left for left in updates_left_s if left is not None]
+def updates_left_s(training: Sequence[Pace], ended: Sequence[Pace], now_s: float, target: int) -> float | None:
+    """Until the last member has its updates; None while no pace is known.
+
+    Either each goes on at its own pace, and the slowest is the last, or those that are done leave all they used to the others. The truth
+    lies between, since engines and cores are shared and an agent's own turns are not: the geometric mean is taken.
+    """
+    left = [pace.left_s(now_s, target) for pace in training]
+    alone = max((seconds for seconds in left if seconds is not None), default=None)
+    if alone is None:
+        return None
+    rates = [1 / pace.seconds_per_update if pace.seconds_per_update else 0.0 for pace in (*training, *ended)]
+    updates = sum(seconds * rate for seconds, rate in zip(left, rates, strict=False) if seconds is not None)
+    return math.sqrt(alone * updates / sum(rates))
+
+
+def time_left(budget: Budget, updates_left_s: float | None, seconds: float, cpu_s: float, cpu_per_s: float | None) -> float | None:
+    """Until the first limit of the budget is reached; None while that is not known of any."""
     limits = []
-    if budget.updates is not None and members:
-        limits.append(max(members))
+    if budget.updates is not None and updates_left_s is not None:
+        limits.append(updates_left_s)
     if budget.minutes is not None:
         limits.append(max(60 * budget.minutes - seconds, 0.0))
     if budget.cpu_seconds is not None and cpu_per_s:

@@ -17,7 +17,7 @@ from ray.tune import Callback
 from pbt_agents.beacon import beacon_file, read_beacon
 from pbt_agents.dashboard.cost import Measured, estimate
 from pbt_agents.dashboard.events import Cloned, Estimate, MemberFailure, MemberRemark, MemberResult, Note, Progress
-from pbt_agents.dashboard.pace import Pace, target_updates, time_left
+from pbt_agents.dashboard.pace import Pace, target_updates, time_left, updates_left_s
 from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.waiting import awaited
 from pbt_agents.population import PopulationSpec
@@ -202,9 +202,10 @@ class PopulationWatch(Callback):
         return {name: beacon for name, beacon in heard.items() if beacon}
 
     def _eta_s(self, usage: Usage) -> float | None:
-        now = time.monotonic()
-        members = [pace.left_s(now, self._target) for name, pace in self._paces.items() if name not in self._ended]
-        return time_left(self._spec.budget, members, usage.seconds, usage.cpu_s, self._cpu_per_s(usage))
+        training = [pace for name, pace in self._paces.items() if name not in self._ended]
+        ended = [pace for name, pace in self._paces.items() if name in self._ended]
+        left_s = updates_left_s(training, ended, time.monotonic(), self._target)
+        return time_left(self._spec.budget, left_s, usage.seconds, usage.cpu_s, self._cpu_per_s(usage))
 
     def _cpu_per_s(self, usage: Usage) -> float | None:
         """Of the last minute."""

@@ -1,6 +1,8 @@
+import math
+
 import pytest
 
-from pbt_agents.dashboard.pace import Pace, target_updates, time_left
+from pbt_agents.dashboard.pace import Pace, target_updates, time_left, updates_left_s
 from pbt_agents.population import Budget
 
 
@@ -85,10 +87,34 @@ def test_a_member_stops_at_the_evaluation_after_its_last_update():
     ],
 )
 def test_the_limit_that_is_reached_first_is_the_end(budget, left):
-    """After 30 s and 50 CPU seconds, two a second; the members need 180 s and 170 s more, one is not known yet."""
-    assert time_left(budget, [180.0, None, 170.0], seconds=30.0, cpu_s=50.0, cpu_per_s=2.0) == pytest.approx(left)
+    """After 30 s and 50 CPU seconds, two a second; the members need 180 s more."""
+    assert time_left(budget, 180.0, seconds=30.0, cpu_s=50.0, cpu_per_s=2.0) == pytest.approx(left)
 
 
 def test_nothing_is_said_while_nothing_is_known():
-    assert time_left(Budget(updates=100), [None], 30.0, 50.0, 2.0) is None
-    assert time_left(Budget(cpu_seconds=100), [], 0.0, 0.0, None) is None
+    assert time_left(Budget(updates=100), None, 30.0, 50.0, 2.0) is None
+    assert time_left(Budget(cpu_seconds=100), None, 0.0, 0.0, None) is None
+
+
+def paced(seconds_per_update, updates):
+    pace = Pace()
+    pace.resume(updates, seconds_per_update * updates)
+    return pace
+
+
+def test_a_population_of_one_needs_what_its_member_needs():
+    assert updates_left_s([paced(2.0, 40)], [], 0.0, 100) == pytest.approx(120.0)
+
+
+def test_equal_members_need_what_each_of_them_needs():
+    assert updates_left_s([paced(2.0, 40)] * 3, [], 0.0, 100) == pytest.approx(120.0)
+
+
+def test_a_slow_member_is_not_slow_for_ever_since_others_leave_it_what_they_used():
+    """20 updates left at 4 s alone are 80 s; together, with the one that has ended at 1 s, 1.25 updates a second make it 16 s."""
+    assert updates_left_s([paced(4.0, 80)], [paced(1.0, 100)], 0.0, 100) == pytest.approx(math.sqrt(80 * 16))
+
+
+def test_members_without_a_pace_are_left_out_and_nobody_with_one_is_no_answer():
+    assert updates_left_s([Pace(), paced(2.0, 40)], [Pace()], 0.0, 100) == pytest.approx(120.0)
+    assert updates_left_s([Pace()], [paced(2.0, 100)], 0.0, 100) is None

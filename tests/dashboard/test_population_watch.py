@@ -1,6 +1,7 @@
 """What a watch tells of results, clones, failures and progress; no Ray runs here."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -199,18 +200,18 @@ def test_progress_counts_what_the_members_say_themselves_and_respects_that_an_ev
     assert progress.updates == {"agent0": 7, "agent1": 9}
 
 
-def test_the_end_is_that_of_the_member_that_needs_longest(population):
-    """Updates of 2 s and of 4 s each, evaluation included: 90 are left of each, and 2 s have gone by."""
+def test_the_end_lies_between_that_of_the_slowest_alone_and_that_of_all_together(population):
+    """Updates of 2 s and of 4 s each, evaluation included: 90 are left of each, and 2 s have gone by: 358 s, or 178.5 / 0.75 s."""
     population.result(0, time_this_iter_s=20.0)
     population.result(1, time_this_iter_s=40.0)
-    assert population.look().eta_s == pytest.approx(358.0)
+    assert population.look().eta_s == pytest.approx(math.sqrt(358.0 * 238.0))
 
 
 def test_a_member_that_failed_for_good_is_not_waited_for(population, tmp_path):
     population.result(0, time_this_iter_s=20.0)
     population.result(1, time_this_iter_s=40.0)
     population.watch.on_trial_error(1, [], population.trial(1, tmp_path / "gone.txt"))
-    assert population.look().eta_s == pytest.approx(178.0)
+    assert population.look().eta_s == pytest.approx(math.sqrt(178.0 * 89 / 0.75))
 
 
 def test_the_end_of_a_resumed_run_is_known_before_its_first_result(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def test_the_news_as_plain_lines(clock, capsys):
         "",
         "3 clones in 100 s of training, 200 CPU s, 4.0 GPU h, cost 12.00, 5 MiB on disk, at most 3.0 GiB resident; "
         "engines [7] at the start, [7] at the end, sampled 1.5 million tokens",
-        "test puzzles: 256, none seen in training; in brackets all members on validation puzzles, sampled",
+        "256 test tasks, none seen in training; in brackets all members, scored anew on as many validation tasks",
         "  base model   sampled 0.500, greedy nan",
         "  population   sampled 0.500, greedy nan  (agent0 of 0.50)",
         "adapter (loads with peft and vLLM): runs/a/best",

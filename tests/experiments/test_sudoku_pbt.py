@@ -14,8 +14,10 @@ import sudoku_pbt
 from sudoku_pbt import Args, main, population
 
 from pbt_agents import training
+from pbt_agents.config import EnvironmentConfig
 from pbt_agents.errors import ConfigError, GuardError
 from pbt_agents.evaluation import Scores
+from pbt_agents.population import Budget
 from pbt_agents.run_folder import new_run
 from pbt_agents.tuning import _first_values
 
@@ -180,7 +182,6 @@ def test_flags_become_the_population():
     ("flags", "name", "value", "searched"),
     [
         ({"window": 0}, "window", 0, ["learning_rate", "ratio_max"]),
-        ({"set": ("window=0",)}, "window", 0, ["learning_rate", "ratio_max"]),
         ({"set": ("learning_rate=3e-4",)}, "learning_rate", 3e-4, ["ratio_max", "window"]),
         ({"set": ("trainer.learning_rate=3e-4", "ratio_max=2")}, "learning_rate", 3e-4, ["window"]),
         ({"set": ("ratio_max=inf",)}, "ratio_max", math.inf, ["learning_rate", "window"]),
@@ -191,6 +192,27 @@ def test_what_is_set_is_not_searched_but_the_same_for_every_member(flags, name, 
     spec = population(Args(**flags))
     assert spec.agent.value(name) == value
     assert list(spec.search_space) == searched
+
+
+def test_a_recipe_of_ones_own_is_trained_as_it_stands_but_for_the_flags():
+    from treasure.population import POPULATION as TREASURE
+
+    spec = population(Args(recipe="treasure.population:POPULATION"))
+    assert spec == TREASURE
+    assert (spec.size, spec.budget.updates, dict(spec.agent.environment.options)) == (2, 20, {"turns": 4})
+    changed = population(
+        Args(recipe="treasure.population:POPULATION", population=3, updates=4, minutes=1, environment="arithmetic", seed=5)
+    )
+    assert (changed.size, changed.budget, changed.agent.seed) == (3, Budget(4, 1), 5)
+    assert (changed.agent.environment, changed.agent.evaluation.updates_per_evaluation) == (EnvironmentConfig("arithmetic"), 4)
+    assert changed.search_space == TREASURE.search_space
+
+
+def test_what_is_no_recipe_is_refused():
+    with pytest.raises(ConfigError, match=r"recipe 'os\.path:sep' is a str, no PopulationSpec"):
+        population(Args(recipe="os.path:sep"))
+    with pytest.raises(ConfigError, match=r"unknown population 'sudokku'\. Did you mean 'sudoku'"):
+        population(Args(recipe="sudokku"))
 
 
 def test_with_an_objective_without_a_cap_the_cap_is_not_searched():
