@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from pbt_agents.checks import require
 from pbt_agents.config import AgentConfig
+from pbt_agents.scheduling.mutation import Explore, Perturbation
+from pbt_agents.scheduling.selection import MultiFrequency, Selection, Truncation
+from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.search_space import search_space
 
 
@@ -40,10 +43,12 @@ class PopulationSpec:
     budget: Budget = field(default_factory=lambda: Budget(updates=60))
     perturbation_updates: int = 10
     """Optimizer steps between two looks at the population."""
-    quantile_fraction: float = 0.25
-    """The share that is replaced, and the share that it is replaced from."""
-    resample_probability: float = 0.25
-    """Of drawing a value anew instead of moving it."""
+    selection: Selection = field(default_factory=Truncation)
+    """Who is replaced by whom: Truncation, Tournament or MultiFrequency of scheduling/selection.py, or one's own."""
+    explore: Explore = field(default_factory=Perturbation)
+    """How a clone's values differ from its donor's: Perturbation of scheduling/mutation.py, or one's own."""
+    stability: StabilityBudget | None = None
+    """Keeps new learning rates within what the run has seen to be stable at their staleness; see scheduling/stability.py."""
     initial: tuple[Mapping[str, Any], ...] | None = None
     """First values of each member; None draws them from the search space, each from its own part of every range.
 
@@ -60,8 +65,9 @@ class PopulationSpec:
             self.initial is None or len(self.initial) == self.size,
             f"initial must hold the values of all {self.size} members, got {len(self.initial or ())}.",
         )
-        require(0 < self.quantile_fraction <= 0.5, f"quantile_fraction must lie in (0, 0.5], got {self.quantile_fraction}.")
-        require(0 <= self.resample_probability <= 1, f"resample_probability must lie in [0, 1], got {self.resample_probability}.")
+        if isinstance(self.selection, MultiFrequency):
+            least = self.selection.smallest_population
+            require(self.size >= least, f"size is {self.size}, but periods {self.selection.periods} need {least} members, two for each.")
         require(self.perturbation_updates >= 1, f"perturbation_updates must be at least 1, got {self.perturbation_updates}.")
 
     def of_size(self, size: int) -> "PopulationSpec":
@@ -76,4 +82,15 @@ class PopulationSpec:
         """Everything, defaults included, in plain values: for reading, and `agent` for AgentConfig.from_dict."""
         ranges = search_space(self.search_space) if self.search_space else {}
         space = {name: {"kind": type(domain).__name__, **asdict(domain)} for name, domain in ranges.items()}
-        return {**vars(self), "agent": self.agent.to_dict(), "search_space": space, "budget": asdict(self.budget)}
+        strategies = {name: _plain(getattr(self, name)) for name in ("selection", "explore", "stability")}
+        return {**vars(self), "agent": self.agent.to_dict(), "search_space": space, "budget": asdict(self.budget), **strategies}
+
+
+def _plain(strategy: Any) -> Any:
+    """Its kind and settings; of one that is no dataclass, its name."""
+    if strategy is None:
+        return None
+    if is_dataclass(strategy) and not isinstance(strategy, type):
+        return {"kind": type(strategy).__name__, **asdict(strategy)}
+    named = strategy if hasattr(strategy, "__qualname__") else type(strategy)
+    return {"kind": f"{named.__module__}:{named.__qualname__}"}

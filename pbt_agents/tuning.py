@@ -32,7 +32,6 @@ from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import ResourceMeter, Usage, cores
 from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
 from pbt_agents.scheduling.lineage import Lineage
-from pbt_agents.scheduling.mutation import Perturbation
 from pbt_agents.scheduling.restored import Restored
 from pbt_agents.scheduling.scheduler import JOURNAL, InPlacePBT
 from pbt_agents.scheduling.selection import Truncation
@@ -82,8 +81,10 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
         mode="max",
         time_attr=STEP,
         perturbation_interval=spec.perturbation_updates,
-        selection=Truncation(spec.quantile_fraction if spec.exploit else 0.0),
-        explore=Perturbation(resample_probability=spec.resample_probability),
+        error_metric="fitness_se",
+        selection=spec.selection if spec.exploit else Truncation(0.0),
+        explore=spec.explore,
+        stability=spec.stability,
         seed=spec.agent.seed,
     )
 

@@ -8,6 +8,8 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.plugins import load, names
 from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.scheduling.selection import MultiFrequency, Tournament
+from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.search_space import agent_search_space
 
 
@@ -15,9 +17,6 @@ from pbt_agents.search_space import agent_search_space
     ("field", "value"),
     [
         ("size", 0),
-        ("quantile_fraction", 0.0),
-        ("quantile_fraction", 0.6),
-        ("resample_probability", 1.5),
         ("perturbation_updates", 0),
         ("initial", ({},)),
     ],
@@ -25,6 +24,24 @@ from pbt_agents.search_space import agent_search_space
 def test_a_value_that_makes_no_population_is_refused_by_name(field, value):
     with pytest.raises(ConfigError, match=f"^{field} "):
         PopulationSpec(**{"size": 2, field: value})
+
+
+def test_sub_populations_need_two_members_each():
+    selection = MultiFrequency((1, 2, 4))
+    with pytest.raises(ConfigError, match=r"^size is 5, but periods \(1, 2, 4\) need 6 members"):
+        PopulationSpec(AgentConfig().with_values({"slots": 6}), size=5, selection=selection)
+    assert PopulationSpec(AgentConfig().with_values({"slots": 6}), size=6, selection=selection).size == 6
+
+
+def test_strategies_are_told_with_all_their_settings_and_ones_own_by_its_name():
+    def mine(values, space, rng):
+        return dict(values)
+
+    told = PopulationSpec(selection=Tournament(3, confidence=0.9), explore=mine, stability=StabilityBudget()).to_dict()
+    assert told["selection"] == {"kind": "Tournament", "rivals": 3, "confidence": 0.9}
+    assert told["explore"]["kind"].endswith(":test_strategies_are_told_with_all_their_settings_and_ones_own_by_its_name.<locals>.mine")
+    assert told["stability"]["rate"] == "learning_rate"
+    assert PopulationSpec().to_dict()["stability"] is None
 
 
 @pytest.mark.parametrize("field", ["updates", "minutes", "cpu_seconds"])

@@ -8,6 +8,7 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.scheduling.scheduler import InPlacePBT
+from pbt_agents.scheduling.selection import Standing
 from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, has_begun, population_scheduler
 
 SPACE = {"learning_rate": [1e-4, 1e-3, 1e-2], "window": [1, 2, 4]}
@@ -67,10 +68,10 @@ def test_members_whose_lineage_is_gone_are_not_begun_anew(tmp_path):
 
 
 def test_without_exploits_nobody_is_ever_replaced():
-    scores = {"a": 1.0, "b": 0.0, "c": float("nan")}
+    scores = {"a": Standing(1.0), "b": Standing(0.0), "c": Standing(float("nan"))}
     alone, together = population_scheduler(spec(3, exploit=False)), population_scheduler(spec(3))
     assert isinstance(together, InPlacePBT)
-    assert [alone._selection.donor_for(member, scores, None) for member in scores] == [None, None, None]
+    assert [alone._selection.donor_for(member, scores, 1, None) for member in scores] == [None, None, None]
     assert together._selection.donors(scores) == ["a"]
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ class CloneEvent:
     """Of the child, at the decision."""
     parent_score: float
     """Of the parent, at that checkpoint."""
+    certainty: float | None = None
+    """Probability that the parent was better, by the errors of both scores at equal training."""
+    proposed: Values = field(default_factory=dict)
+    """Those of the values that were explored, and scaled back since they were over the stability budget."""
     score_after: float | None = None
     """Of the child, at its first result as a clone."""
     latency_s: float | None = None

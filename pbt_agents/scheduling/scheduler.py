@@ -25,10 +25,12 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from pbt_agents.errors import unknown_name
 from pbt_agents.scheduling.adoption import adopt, number_on
 from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, forget_decisions, hand_over, train_on
+from pbt_agents.scheduling.evidence import Evidence
 from pbt_agents.scheduling.in_place import CUT_SHORT, check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
 from pbt_agents.scheduling.mutation import Explore, Perturbation
-from pbt_agents.scheduling.selection import Selection, Truncation, comparable, ranking
+from pbt_agents.scheduling.selection import Selection, Standing, Truncation, certainty, comparable, ranking
+from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.scheduling.state import SchedulerState, Snapshots
 from pbt_agents.search_space import ray_domain, search_space
 
@@ -54,11 +56,16 @@ class InPlacePBT(PopulationBasedTraining):
         time_attr: str = TRAINING_ITERATION,
         perturbation_interval: float = 1,
         burn_in_period: float = 0,
+        error_metric: str | None = None,
         selection: Selection | None = None,
         explore: Explore | None = None,
+        stability: StabilityBudget | None = None,
         seed: int = 0,
     ) -> None:
-        """`time_attr` must count along the line of descent, as `training_iteration` does: a clone goes on from its donor's."""
+        """`time_attr` must count along the line of descent, as `training_iteration` does: a clone goes on from its donor's.
+
+        `error_metric` has the standard error of `metric`, for a selection that asks for confidence; without it scores are exact.
+        """
         self.space = search_space(space)
         super().__init__(
             time_attr=time_attr,
@@ -71,6 +78,7 @@ class InPlacePBT(PopulationBasedTraining):
         )
         self._selection, self._explore = selection or Truncation(), explore or Perturbation()
         self._rng = default_rng(seed)
+        self._evidence = Evidence(error_metric, stability)
         self._restored: dict[str, dict[str, Any]] = {}
         self._lineage: Lineage | None = None
         self._folder = Path()
@@ -142,32 +150,40 @@ class InPlacePBT(PopulationBasedTraining):
 
     def state_dict(self) -> dict[str, Any]:
         clocks = {trial.trial_id: {name: getattr(state, name) for name in _CLOCKS} for trial, state in self._trial_state.items()}
-        return {"rng": self._rng.bit_generator.state, "clocks": clocks, "skipped": dict(self.skipped)}
+        return {
+            "rng": self._rng.bit_generator.state,
+            "clocks": clocks,
+            "skipped": dict(self.skipped),
+            "evidence": self._evidence.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
         self._restored = state["clocks"]
         self.skipped = Counter(state["skipped"])
+        self._evidence.load_state_dict(state["evidence"])
 
     def write_results(self) -> None:
         """`lineage.json`, and `schedule.json` of the member with the highest score."""
         if self._lineage is None:
             return
         write_lineage(self._lineage, self._folder / LINEAGE)
-        scores = self._scores(finished=True)
-        if scores:
-            winner = ranking(scores)[0]
-            write_schedule(self._lineage, self._folder / SCHEDULE, winner, self._metric_op * scores[winner], self._time_attr)
+        last = self._standings(finished=True)
+        if last:
+            winner = ranking(last)[0]
+            write_schedule(self._lineage, self._folder / SCHEDULE, winner, self._metric_op * last[winner].score, self._time_attr)
 
     # What PopulationBasedTraining calls when a member's interval is over.
 
     def _quantiles(self) -> tuple[list[Trial], list[Trial]]:
         """The upper one is who keeps a fresh snapshot. Who belongs to the lower one is asked for each member by itself."""
-        donors = self._selection.donors(self._scores())
+        donors = self._selection.donors(self._standings())
         return [], [trial for trial in self._trial_state if trial.trial_id in donors]
 
     def _checkpoint_or_exploit(self, trial: Trial, tune_controller: Any, upper_quantile: list[Trial], lower_quantile: list[Trial]) -> None:
-        chosen = self._selection.donor_for(trial.trial_id, self._scores(), self._rng)
+        step = self._steps[trial.trial_id]
+        standings = self._standings(step)
+        chosen = self._selection.donor_for(trial.trial_id, standings, int(step // self._perturbation_interval), self._rng)
         if chosen is not None:
             donor = next(other for other in self._trial_state if other.trial_id == chosen)
             self._exploit(tune_controller, trial, donor)
@@ -181,7 +197,7 @@ class InPlacePBT(PopulationBasedTraining):
         if reason:
             self.skipped[reason] += 1
             return
-        config, _ = self._get_new_config(trial, trial_to_clone)
+        config, proposed = self._get_new_config(trial, trial_to_clone)
         source, name = trial_to_clone.latest_checkpoint_result, f"adopted_{self.lineage.next_number:06d}"
         try:
             adopted = adopt(source, trial, name, config)
@@ -189,7 +205,7 @@ class InPlacePBT(PopulationBasedTraining):
             self.skipped["checkpoint_unreadable"] += 1
             logger.warning("%s does not become a clone of %s now: %s", trial, trial_to_clone, error)
             return
-        event = self._record(trial, trial_to_clone, config)
+        event = self._record(trial, trial_to_clone, config, proposed)
         trial.set_config(config)
         self._num_perturbations += 1
         if self._lives_on(trial):
@@ -198,9 +214,13 @@ class InPlacePBT(PopulationBasedTraining):
             tune_controller.pause_trial(trial, should_checkpoint=False)
 
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The trial's own config with values explored from its donor's: what is not searched (slot, seed, names) stays its own."""
-        values = self._explore(self._values(trial_to_clone.config), self.space, self._rng)
-        return {**copy.deepcopy(trial.config), **values}, {}
+        """The trial's own config with values explored from its donor's: what is not searched (slot, seed, names) stays its own.
+
+        Beside it those that were proposed and scaled back, since they are over the stability budget; empty when none were.
+        """
+        proposed = self._explore(self._values(trial_to_clone.config), self.space, self._rng)
+        values = self._evidence.stable(proposed, self.space)
+        return {**copy.deepcopy(trial.config), **values}, {name: proposed[name] for name in values if values[name] != proposed[name]}
 
     # A clone.
 
@@ -215,13 +235,10 @@ class InPlacePBT(PopulationBasedTraining):
         score = self._metric_op * checkpoint_metrics(donor).get(self._metric, math.nan)
         return None if comparable(score) > comparable(self._trial_state[trial].last_score) else "checkpoint_not_better"
 
-    def _record(self, trial: Trial, donor: Trial, config: Mapping[str, Any]) -> CloneEvent:
-        """Note the clone. The trial's clock is the checkpoint's from now on.
-
-        Its score stays the old one until its next result: were it unknown or the donor's, the next member would count as
-        the lowest, and an interval would replace more than the quantile.
-        """
+    def _record(self, trial: Trial, donor: Trial, config: Mapping[str, Any], proposed: Mapping[str, Any]) -> CloneEvent:
+        """Note the clone. The trial's clock is the checkpoint's from now on; its score stays the old one until its next result."""
         state, saved = self._trial_state[trial], checkpoint_metrics(donor)
+        standings = self._standings(self._steps[trial.trial_id])
         event = CloneEvent(
             number=self.lineage.next_number,
             time_s=time.time(),
@@ -235,8 +252,11 @@ class InPlacePBT(PopulationBasedTraining):
             values=self._values(config),
             score_before=self._metric_op * state.last_score,
             parent_score=saved[self._metric],
+            certainty=certainty(donor.trial_id, trial.trial_id, standings),
+            proposed=proposed,
         )
         self.lineage.add_clone(event)
+        self._evidence.clone(trial.trial_id, donor.trial_id, event.parent_step)
         state.last_perturbation_time = state.last_train_time = self._steps[trial.trial_id] = event.parent_step
         return event
 
@@ -279,13 +299,17 @@ class InPlacePBT(PopulationBasedTraining):
                 )
         return self._in_place[name]
 
-    def _scores(self, finished: bool = False) -> dict[str, float]:
+    def _standings(self, step: float = math.inf, finished: bool = False) -> dict[str, Standing]:
+        """Members that have been judged, as they were at this step."""
         known = {trial: state.last_score for trial, state in self._trial_state.items() if state.last_score is not None}
-        return {trial.trial_id: score for trial, score in known.items() if finished or not trial.is_finished()}
+        last = {trial.trial_id: score for trial, score in known.items() if finished or not trial.is_finished()}
+        return self._evidence.standings(last, self.lineage, step)
 
     def _note_score(self, trial: Trial, result: Mapping[str, Any]) -> None:
         if self._is_scored(result):
+            step, score = result.get(self._time_attr, 0), self._metric_op * result[self._metric]
             self.lineage.scored(trial.trial_id, result[self._metric])
+            self._evidence.note(trial.trial_id, step, score, self._values(trial.config), result)
 
     def _is_scored(self, result: Mapping[str, Any]) -> bool:
         return self._metric in result and not result.get(CUT_SHORT)

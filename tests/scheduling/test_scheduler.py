@@ -14,9 +14,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from pbt_agents.errors import ConfigError, GuardError
+from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.mutation import Perturbation
-from pbt_agents.scheduling.scheduler import InPlacePBT
+from pbt_agents.scheduling.scheduler import JOURNAL, InPlacePBT
 from pbt_agents.scheduling.selection import Truncation
+from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.scheduling.state import SchedulerState
 from pbt_agents.testing.landscape import Landscape
 
@@ -376,7 +378,7 @@ def test_a_restored_run_goes_on_with_clocks_draws_and_lineage(pair, tmp_path):
         again.on_trial_add(resumed.controller, trial)
     assert again._rng.random(3).tolist() == draws
     assert [again._trial_state[trial].last_perturbation_time for trial in pair.controller.trials] == [2, 3]
-    assert again._scores() == {"m0": 0.9, "m1": 0.2}
+    assert {member: one.score for member, one in again._standings().items()} == {"m0": 0.9, "m1": 0.2}
     assert again.lineage.clones == pair.scheduler.lineage.clones
 
 
@@ -454,3 +456,109 @@ def test_strategies_are_handed_in(tmp_path):
     pair.report_all([0.9, 0.1], 1)
     assert pair.clones() == []
     assert pair.controller.saved == []
+
+
+def judged(population, slot, fitness, step, **metrics):
+    result = {"fitness": fitness, "training_iteration": step, **metrics}
+    return population.scheduler.on_trial_result(population.controller, population[slot], result)
+
+
+def test_a_member_is_compared_with_what_another_had_reached_at_its_step(tmp_path):
+    """m0 has 0.9 by now, and had 0.3 at step 1, where m1 has 0.4; at step 3 m1 has 0.5, and m0 had 0.9."""
+    pair = Population(tmp_path, [1.0, 0.1])
+    for step, fitness in ((1, 0.3), (2, 0.6), (3, 0.9)):
+        pair.report(0, fitness, step)
+    pair.save(0, 0.9, 3)
+    pair.report(1, 0.4, 1)
+    assert pair.clones() == []
+    pair.report(1, 0.5, 3)
+    [event] = pair.scheduler.lineage.clones.values()
+    assert (event.parent_step, event.parent_score, event.score_before, event.certainty) == (3, 0.9, 0.5, 1.0)
+
+
+def test_a_clone_has_its_parents_past_and_is_compared_by_it(tmp_path):
+    """m1 takes over step 2 of m0. At step 2 it counts with 0.6, and m2, which has 0.5 there, is the lowest."""
+    population = Population(tmp_path, [1.0, 0.1, 0.1])
+    population.report(2, 0.5, 1)
+    population.report(0, 0.6, 2)
+    population.save(0, 0.6, 2)
+    population.report(1, 0.1, 1)
+    answer(population.controller.tasks[0], population[1])
+    population.report(1, 0.7, 3)
+    population.report(2, 0.5, 2)
+    assert [(event.parent, event.child) for event in population.scheduler.lineage.clones.values()] == [("m0", "m1"), ("m0", "m2")]
+
+
+def test_a_clone_without_a_result_of_its_own_still_counts_with_its_old_score(tmp_path):
+    """Otherwise the next member would be the lowest, and an interval would replace more than the quantile."""
+    population = Population(tmp_path, [1.0] * 4)
+    population.report_all([0.9, 0.5, 0.4, 0.1], 1)
+    population.save(0, 0.9, 1)
+    population.report(3, 0.1, 2)
+    assert population.clones() == [("m0", "m3")]
+    population.report(2, 0.4, 2)
+    assert population.clones() == [("m0", "m3")]
+
+
+@pytest.mark.parametrize(("error", "clones"), [(0.01, [("m0", "m1")]), (0.2, [])])
+def test_a_difference_within_the_errors_replaces_nobody_who_is_to_be_sure(tmp_path, error, clones):
+    """0.1 is 7 errors of the difference, or a third of one."""
+    pair = Population(tmp_path, [1.0, 0.1], error_metric="fitness_se", selection=Truncation(confidence=0.9))
+    judged(pair, 0, 0.6, 1, fitness_se=error)
+    pair.save(0, 0.6, 1)
+    judged(pair, 1, 0.5, 1, fitness_se=error)
+    assert pair.clones() == clones
+
+
+def test_the_lineage_says_how_sure_it_was_that_the_parent_was_better(tmp_path):
+    pair = Population(tmp_path, [1.0, 0.1], error_metric="fitness_se")
+    judged(pair, 0, 0.6, 1, fitness_se=0.03)
+    pair.save(0, 0.6, 1)
+    judged(pair, 1, 0.5, 1, fitness_se=0.04)
+    [event] = pair.scheduler.lineage.clones.values()
+    # A spread of 0.00375 beyond the noise leaves 0.0754 of the 0.1, 1.754 errors of 0.0430.
+    assert event.certainty == pytest.approx(0.96025, abs=1e-5)
+    assert Lineage(pair.scheduler._folder / JOURNAL).clones[0].certainty == event.certainty
+
+
+STABILITY = StabilityBudget(rate="rate", window="width", lag="lag")
+
+
+def test_a_clone_over_what_was_stable_is_scaled_back_and_the_lineage_says_what_was_proposed(tmp_path):
+    """Stable at 1 * (1 + 1), collapsed at 8 * (1 + 1): the limit is sqrt(2 * 16). A step up from 4 is 5, or 10 with the lag."""
+    up = SimpleNamespace()
+
+    def explore(values, space, rng):
+        up.proposed = {**values, "rate": 5.0}
+        return up.proposed
+
+    population = Population(tmp_path, [1.0, 8.0, 1.0], stability=STABILITY, explore=explore)
+    judged(population, 0, 0.9, 1, lag=1.0)
+    population.save(0, 0.9, 1)
+    judged(population, 2, 0.8, 1, lag=1.0)
+    judged(population, 1, math.nan, 1, lag=1.0)
+    [event] = population.scheduler.lineage.clones.values()
+    assert event.values == {"rate": pytest.approx(math.sqrt(2 * 16) / 2), "width": 2}
+    assert event.proposed == {"rate": 5.0}
+    assert population[1].config["rate"] == event.values["rate"]
+
+
+def test_without_a_collapse_nothing_is_scaled_back(tmp_path):
+    pair = Population(tmp_path, [1.0, 0.1], stability=STABILITY, explore=lambda values, space, rng: {**values, "rate": 50.0})
+    judged(pair, 0, 0.9, 1, lag=1.0)
+    pair.save(0, 0.9, 1)
+    judged(pair, 1, 0.6, 1, lag=1.0)
+    [event] = pair.scheduler.lineage.clones.values()
+    assert (event.values["rate"], event.proposed) == (50.0, {})
+
+
+def test_a_resumed_scheduler_knows_what_members_had_reached_and_what_was_stable(tmp_path):
+    """B53."""
+    first = Population(tmp_path, [1.0, 8.0], stability=STABILITY)
+    judged(first, 0, 0.3, 1, lag=1.0)
+    judged(first, 0, 0.9, 2, lag=1.0)
+    judged(first, 1, math.nan, 1, lag=1.0)
+    again = InPlacePBT(SPACE, metric="fitness", mode="max", stability=STABILITY)
+    again.load_state_dict(json.loads(json.dumps(first.scheduler.state_dict())))
+    assert again._evidence._progress.at("m0", 1).score == 0.3
+    assert again._evidence._stability.limit == first.scheduler._evidence._stability.limit == pytest.approx(math.sqrt(2 * 16))
