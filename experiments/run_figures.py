@@ -82,7 +82,7 @@ def staleness(rows: Sequence[Mapping[str, Any]]) -> Figures:
     whole = sum(tokens.values())
     figures: Figures = {}
     for lag in sorted(tokens):
-        values = {"share": tokens[lag] / whole, "ratio_mean": ratio[lag] / tokens[lag], "ratio_max": largest[lag]}
+        values = {"share": tokens[lag] / whole, "ratio_mean": ratio[lag] / tokens[lag], "largest_ratio": largest[lag]}
         figures |= {f"lag_{lag}_{name}": value for name, value in values.items()}
     return figures
 

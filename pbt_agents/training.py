@@ -32,7 +32,7 @@ from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, experimen
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
-
+_FIRST_START = " (half a minute is usual for a small model)"
 
 Engines = tuple[list[dict[str, float]], list[dict[str, float]]]
 """Process id and counters of each, before the first update and after the last."""
@@ -104,7 +104,9 @@ def _engines(spec: PopulationSpec, out: Path, reporter: Reporter) -> Iterator[tu
     checked_objective(spec.agent)
     model = spec.agent.model.path
     with ExitStack() as ended:
-        with Stage(reporter, "engines", "starting the engines", usual_start_s(out, model)) as stage:
+        usual_s = usual_start_s(out, model)
+        doing = "starting the engines" + (_FIRST_START if usual_s is None else "")
+        with Stage(reporter, "engines", doing, usual_s) as stage:
             fleet = experiment_fleet(spec, out)
             ended.callback(fleet.end)
             before = fleet.health()

@@ -46,7 +46,7 @@ def test_a_run_is_read_as_throughput_shares_staleness_and_latency(run):
     assert figures["time of the members"] == {"time_publish_share": 0.1, "time_train_share": 0.9}
     assert figures["staleness"]["lag_0_share"] == 0.5
     assert figures["staleness"]["lag_1_ratio_mean"] == pytest.approx(1.3)  # 300 at 1.2, 100 at 1.6
-    assert figures["staleness"]["lag_1_ratio_max"] == 3.2
+    assert figures["staleness"]["lag_1_largest_ratio"] == 3.2
     assert figures["latency in the ring"]["publish_ms_median"] == pytest.approx(20)
     assert figures["latency in the ring"]["exploit_applied_ms_median"] == pytest.approx(100)
     assert figures["latency in the ring"]["exploit_next_update_ms_longest"] == pytest.approx(250)
