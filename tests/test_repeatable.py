@@ -27,7 +27,8 @@ if not out.exists():
     args = Args(population=3, seed=int(sys.argv[2]), updates=20, set=("max_reuse=1",))
     with new_run(out, asdict(args), population(args).to_dict()):
         pass
-with resumed_run(out) as settings:
+with resumed_run(out) as manifest:
+    settings = manifest["settings"]
     spec = population(Args(**{**settings, "set": tuple(settings["set"])}))
 
 def boards(slot, lineage):
