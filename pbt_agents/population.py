@@ -65,10 +65,27 @@ class PopulationSpec:
             self.initial is None or len(self.initial) == self.size,
             f"initial must hold the values of all {self.size} members, got {len(self.initial or ())}.",
         )
+        self._check_strategies()
+        for values in self.initial or ():
+            names = isinstance(values, Mapping) and set(values) == set(self.search_space)
+            require(names, f"initial has a value of each of {', '.join(self.search_space)} for each member, got {values!r}.")
         if isinstance(self.selection, MultiFrequency):
             least = self.selection.smallest_population
             require(self.size >= least, f"size is {self.size}, but periods {self.selection.periods} need {least} members, two for each.")
         require(self.perturbation_updates >= 1, f"perturbation_updates must be at least 1, got {self.perturbation_updates}.")
+
+    def _check_strategies(self) -> None:
+        chooses = all(callable(getattr(self.selection, verb, None)) for verb in ("donors", "donor_for"))
+        require(
+            chooses and not isinstance(self.selection, type),
+            f"selection is Truncation(), Tournament(), MultiFrequency() or one's own with their verbs, got {self.selection!r}.",
+        )
+        require(
+            callable(self.explore) and not isinstance(self.explore, type),
+            f"explore is Perturbation() or a function of values, space and rng, got {self.explore!r}.",
+        )
+        known = self.stability is None or isinstance(self.stability, StabilityBudget)
+        require(known, f"stability is StabilityBudget() or None, got {self.stability!r}.")
 
     def of_size(self, size: int) -> "PopulationSpec":
         """The same search with another number of members, and a fleet that has a slot for each.

@@ -8,6 +8,7 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.plugins import load, names
 from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.scheduling.mutation import Perturbation
 from pbt_agents.scheduling.selection import MultiFrequency, Tournament
 from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.search_space import agent_search_space
@@ -19,6 +20,13 @@ from pbt_agents.search_space import agent_search_space
         ("size", 0),
         ("perturbation_updates", 0),
         ("initial", ({},)),
+        ("initial", ({"learning_rate": 1e-3}, {"learning_rate": 1e-3})),
+        ("selection", "truncation"),
+        ("selection", Tournament),
+        ("selection", None),
+        ("explore", "perturb"),
+        ("explore", Perturbation),
+        ("stability", True),
     ],
 )
 def test_a_value_that_makes_no_population_is_refused_by_name(field, value):

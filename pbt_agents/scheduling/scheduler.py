@@ -216,11 +216,16 @@ class InPlacePBT(PopulationBasedTraining):
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
         """The trial's own config with values explored from its donor's: what is not searched (slot, seed, names) stays its own.
 
-        Beside it those that were proposed and scaled back, since they are over the stability budget; empty when none were.
+        Beside it those that were proposed otherwise, and brought into their ranges or the stability budget; empty when none were. A name
+        that explore leaves out keeps the donor's value.
         """
-        proposed = self._explore(self._values(trial_to_clone.config), self.space, self._rng)
-        values = self._evidence.stable(proposed, self.space)
-        return {**copy.deepcopy(trial.config), **values}, {name: proposed[name] for name in values if values[name] != proposed[name]}
+        values = self._values(trial_to_clone.config)
+        explored = self._explore(values, self.space, self._rng)
+        if unknown := next((name for name in explored if name not in self.space), None):
+            raise unknown_name("setting that explore gave back, which is not searched,", unknown, self.space)
+        proposed = {**values, **explored}
+        kept = self._evidence.stable({name: domain.clip(proposed[name]) for name, domain in self.space.items()}, self.space)
+        return {**copy.deepcopy(trial.config), **kept}, {name: proposed[name] for name in kept if kept[name] != proposed[name]}
 
     # A clone.
 

@@ -543,6 +543,30 @@ def test_a_clone_over_what_was_stable_is_scaled_back_and_the_lineage_says_what_w
     assert population[1].config["rate"] == event.values["rate"]
 
 
+def cloned_by(tmp_path, explore):
+    pair = Population(tmp_path, [1.0, 0.1], explore=explore)
+    pair.report(0, 0.9, 1)
+    pair.save(0, 0.9, 1)
+    pair.report(1, 0.2, 1)
+    [event] = pair.scheduler.lineage.clones.values()
+    return event
+
+
+def test_what_is_explored_outside_a_range_is_brought_into_it_and_the_lineage_says_so(tmp_path):
+    event = cloned_by(tmp_path, lambda values, space, rng: {"rate": 1e9, "width": 7})
+    assert (event.values, event.proposed) == ({"rate": 100.0, "width": 8}, {"rate": 1e9, "width": 7})
+
+
+def test_a_value_that_is_not_explored_is_the_donors(tmp_path):
+    event = cloned_by(tmp_path, lambda values, space, rng: {"rate": 2.0})
+    assert (event.values, event.proposed) == ({"rate": 2.0, "width": 2}, {})
+
+
+def test_a_value_that_is_explored_and_not_searched_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"'rte'\. Did you mean 'rate'"):
+        cloned_by(tmp_path, lambda values, space, rng: {"rte": 2.0})
+
+
 def test_without_a_collapse_nothing_is_scaled_back(tmp_path):
     pair = Population(tmp_path, [1.0, 0.1], stability=STABILITY, explore=lambda values, space, rng: {**values, "rate": 50.0})
     judged(pair, 0, 0.9, 1, lag=1.0)
