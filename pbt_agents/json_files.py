@@ -22,20 +22,21 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote, numbers that are not finite included. Raises ConfigError when it is no JSON."""
+    """What `write_json` wrote, numbers that are not finite included. Raises ConfigError when it is no JSON, or cannot be read."""
     try:
         return restored(json.loads(path.read_text()))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}. Is it whole?") from error
 
 
 @contextmanager
-def as_written(path: Path) -> Iterator[None]:
-    """What was read from a file has another shape than is looked for in the block: told as a ConfigError."""
+def as_written(path: Path, place: str = "") -> Iterator[None]:
+    """What was read from a file, at this place in it, has another shape than is looked for in the block: told as a ConfigError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ConfigError(f"'{path}' is not as it should be: {error!r}. Is it whole, and of this version?") from error
+        where = f"'{path}'{f', {place},' if place else ''}"
+        raise ConfigError(f"{where} is not as it should be: {error!r}. Is it whole, and of this version?") from error
 
 
 def plain(content: Any, not_finite: Callable[[float], str | None] = str) -> Any:

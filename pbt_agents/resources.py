@@ -1,6 +1,5 @@
 """What a run used: wall clock, CPU seconds and resident memory of this process and all that it started."""
 
-import json
 import os
 import subprocess
 import threading
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from pbt_agents.json_files import write_json
+from pbt_agents.json_files import as_written, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class ResourceMeter:
 
     def __init__(self, file: Path, period_s: float = 2.0, memory_every: int = 5) -> None:
         self._file, self._period_s, self._memory_every = file, period_s, memory_every
-        self._former = Usage(**json.loads(file.read_text())) if file.exists() else Usage()
+        with as_written(file):
+            self._former = Usage(**read_json(file)) if file.exists() else Usage()
         self._peak_pss = self._former.peak_pss_bytes
         self._root = psutil.Process()
         self._lock = threading.Lock()

@@ -129,13 +129,14 @@ def run_population(
 
 def has_begun(experiment: Path) -> bool:
     """Whether a former process left members here: a run may end before its first. Raises ConfigError when their lineage is gone."""
-    begun = (experiment / JOURNAL).exists()
+    journal, members = experiment / JOURNAL, len(list(experiment.glob("*/result.json")))
+    known = Lineage(journal).members if journal.is_file() else {}
     require(
-        begun or not any(experiment.glob("*/result.json")),
-        f"'{experiment}' holds members but no {JOURNAL}, without which nothing is known of their descent. "
+        len(known) >= members,
+        f"'{experiment}' holds {members} members, of which {JOURNAL} knows {len(known)}, and without it nothing is known of their descent. "
         "Bring the file back, or start a new run in another directory.",
     )
-    return begun
+    return bool(known)
 
 
 def _tune(spec: PopulationSpec, out: Path, scheduler: InPlacePBT, watch: PopulationWatch, resume: bool) -> Any:

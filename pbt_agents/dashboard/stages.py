@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,5 +80,12 @@ def write_start(out: Path, model: str, seconds: float) -> None:
 def usual_start_s(out: Path, model: str) -> float | None:
     """What engines with this model took at the last start that was noted, in this run's directory or one beside it."""
     noted = sorted(out.parent.glob(f"*/{STARTS}"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-    starts = (json.loads(file.read_text()) for file in noted)
-    return next((start["seconds"] for start in starts if start["model"] == model), None)
+    return next((seconds for file in noted if (seconds := _start_s(file, model)) is not None), None)
+
+
+def _start_s(file: Path, model: str) -> float | None:
+    """None for another model, and for a file that somebody else's run has left damaged."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        start = json.loads(file.read_text())
+        return float(start["seconds"]) if start["model"] == model else None
+    return None

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pbt_agents.json_files import plain, read_json, restored, write_json
+from pbt_agents.json_files import as_written, plain, read_json, restored, write_json
 
 Values = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ class CloneEvent:
     certainty: float | None = None
     """Probability that the parent was better, by the errors of both scores at equal training."""
     proposed: Values = field(default_factory=dict)
-    """Those of the values that were explored, and scaled back since they were over the stability budget."""
+    """Those of the values that were explored otherwise, and brought into their ranges or the stability budget."""
     score_after: float | None = None
     """Of the child, at its first result as a clone."""
     latency_s: float | None = None
@@ -126,8 +126,9 @@ class Lineage:
         whole = records[: records.rfind(b"\n") + 1]
         if len(whole) < len(records):
             os.truncate(self._journal, len(whole))
-        for line in whole.splitlines():
-            self._apply(restored(json.loads(line)))
+        for number, line in enumerate(whole.splitlines(), 1):
+            with as_written(self._journal, f"line {number}"):
+                self._apply(restored(json.loads(line)))
 
     def _write(self, record: dict[str, Any]) -> None:
         with self._journal.open("ab") as file:

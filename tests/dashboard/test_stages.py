@@ -4,7 +4,7 @@ import pytest
 
 from pbt_agents.dashboard import stages
 from pbt_agents.dashboard.events import Progress, StageEnded, StageStarted
-from pbt_agents.dashboard.stages import Stage, counted_eta, usual_eta, usual_start_s, write_start
+from pbt_agents.dashboard.stages import STARTS, Stage, counted_eta, usual_eta, usual_start_s, write_start
 
 
 class Told:
@@ -55,3 +55,12 @@ def test_the_usual_start_is_the_last_one_with_the_same_model_here_or_beside(tmp_
     assert usual_start_s(tmp_path / "new", "tiny") == 30.0
     assert usual_start_s(tmp_path / "new", "large") == 200.0
     assert usual_start_s(tmp_path / "new", "other") is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"seconds": 3}', '{"model": "tiny", "seconds": "long"}'])
+def test_a_damaged_note_of_another_run_is_passed_over(tmp_path, content):
+    for name in ("mine", "good", "damaged"):
+        (tmp_path / name).mkdir()
+    write_start(tmp_path / "good", "tiny", 9.0)
+    (tmp_path / "damaged" / STARTS).write_text(content)
+    assert usual_start_s(tmp_path / "mine", "tiny") == 9.0
