@@ -109,7 +109,8 @@ def population(args: Args) -> PopulationSpec:
     check_model(model)
     check_context(model, agent.rollout.max_episode_tokens)
     require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
-    return replace(recipe, agent=agent, search_space=space, budget=budget)
+    first = recipe.initial and tuple({name: values[name] for name in space} for values in recipe.initial)
+    return replace(recipe, agent=agent, search_space=space, budget=budget, initial=first)
 
 
 def written_recipe(name: str) -> PopulationSpec:
@@ -214,6 +215,9 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
     except KeyboardInterrupt:
         if args.estimate:
             reporter.tell(Failed("interrupted before there was an estimate; nothing is kept"))
+            return 130
+        if not (out / MANIFEST).exists():
+            reporter.tell(Failed("interrupted before anything was begun"))
             return 130
         reporter.tell(Interrupted(False, resume_command(out)))
         return 130

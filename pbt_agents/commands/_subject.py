@@ -14,7 +14,7 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.environment import environment_maker
 from pbt_agents.errors import ConfigError
 from pbt_agents.json_files import as_written
-from pbt_agents.models import check_context, resolve_model
+from pbt_agents.models import check_context, check_model, resolve_model
 from pbt_agents.run_folder import MANIFEST, manifest_around
 
 _CONFIG_FILE = "adapter_config.json"
@@ -50,6 +50,7 @@ def subject(adapter: Path | None, environment: str | None, model: str | None, se
     config = config.with_values({**own_engine, **lora, **({} if seed is None else {"seed": seed})})
     environment_maker(config.environment, "test")
     model_path = resolve_model(config.model.path)
+    check_model(model_path)
     check_context(model_path, config.rollout.max_episode_tokens)
     if adapter:
         _check_fits(adapter, config, model_path)

@@ -106,3 +106,11 @@ def test_another_models_adapter_is_refused_by_the_first_shape_that_differs(adapt
 def test_an_adapter_on_some_of_the_layers_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"matches \d+ of \d+ tensors"):
         subject(random_adapter(tmp_path / "part", target_modules=["q_proj"]), None, None, None)
+
+
+def test_a_base_model_whose_config_is_of_other_weights_is_refused(tmp_path):
+    shutil.copytree(resolve_model("tiny"), tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    (tmp_path / "base" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 99}))
+    with pytest.raises(ConfigError, match="has num_hidden_layers 99, but the weights beside it 4"):
+        subject(None, None, str(tmp_path / "base"), None)

@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -206,6 +206,25 @@ def test_a_recipe_of_ones_own_is_trained_as_it_stands_but_for_the_flags():
     assert (changed.size, changed.budget, changed.agent.seed) == (3, Budget(4, 1), 5)
     assert (changed.agent.environment, changed.agent.evaluation.updates_per_evaluation) == (EnvironmentConfig("arithmetic"), 4)
     assert changed.search_space == TREASURE.search_space
+
+
+def test_first_values_of_a_recipe_lose_what_is_set_for_all(monkeypatch):
+    from pbt_agents.populations.sudoku import POPULATION
+
+    first = tuple({"learning_rate": rate, "ratio_max": 2.0, "window": 4} for rate in (1e-3, 2e-3))
+    recipe = replace(POPULATION.of_size(2), initial=first)
+    monkeypatch.setattr(sudoku_pbt, "written_recipe", lambda name: recipe)
+    assert population(Args(window=0)).initial == tuple({"learning_rate": rate, "ratio_max": 2.0} for rate in (1e-3, 2e-3))
+    assert population(Args()).initial == first
+
+
+def test_an_interruption_before_there_is_a_run_names_nothing_to_go_on_with(monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sudoku_pbt, "population", interrupted)
+    assert main(Args(out="run")) == 130
+    assert capsys.readouterr().err == "error: interrupted before anything was begun\n"
 
 
 def test_what_is_no_recipe_is_refused():
