@@ -110,7 +110,8 @@ def population(args: Args) -> PopulationSpec:
     check_context(model, agent.rollout.max_episode_tokens)
     require(args.test_episodes >= 2, f"test_episodes must be at least 2, got {args.test_episodes}.")
     first = recipe.initial and tuple({name: values[name] for name in space} for values in recipe.initial)
-    return replace(recipe, agent=agent, search_space=space, budget=budget, initial=first)
+    stability = recipe.stability if recipe.stability and recipe.stability.rate in space else None
+    return replace(recipe, agent=agent, search_space=space, budget=budget, initial=first, stability=stability)
 
 
 def written_recipe(name: str) -> PopulationSpec:

@@ -24,6 +24,8 @@ def load(kind: str, name: str) -> tuple[Any, str]:
     module, attribute, variant = locate(kind, name)
     try:
         return getattr(importlib.import_module(module), attribute), variant
+    except ConfigError:  # a user's recipe that is refused says why
+        raise
     except (Exception, SystemExit) as error:  # whatever a user's file does while it is imported
         if not _is_own(kind, name):
             raise
@@ -43,7 +45,7 @@ def locate(kind: str, name: str) -> tuple[str, str, str]:
             raise _not_importable(kind, name, f"there is no module '{head}'")
         return head, tail, ""
     if head not in names(kind):
-        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is 'package.module:OBJECT'.")
+        raise ConfigError(f"{unknown_name(kind, head, names(kind))} One's own is 'package.module:OBJECT', its folder on PYTHONPATH.")
     if colon and kind not in _WITH_VARIANTS:
         raise ConfigError(f"{kind} '{name}' asks for a variant, and no {kind} has any. Write '{head}'.")
     return f"pbt_agents.{kind}s.{head}", kind.upper(), tail

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from pbt_agents.checks import require
-from pbt_agents.config import AgentConfig
+from pbt_agents.config import AgentConfig, field_path
+from pbt_agents.errors import unknown_name
 from pbt_agents.scheduling.mutation import Explore, Perturbation
 from pbt_agents.scheduling.selection import MultiFrequency, Selection, Truncation
 from pbt_agents.scheduling.stability import StabilityBudget
@@ -58,6 +59,8 @@ class PopulationSpec:
     """False runs the same members side by side without any copying."""
 
     def __post_init__(self) -> None:
+        for name in ("size", "perturbation_updates"):
+            require(isinstance(getattr(self, name), int), f"{name} must be a whole number, got {getattr(self, name)!r}.")
         require(self.size >= 1, f"size of the population must be at least 1, got {self.size}. A population of 1 trains one agent.")
         slots = self.agent.fleet.slots
         require(self.size <= slots, f"size is {self.size}, but the fleet has slots for {slots}. Raise slots, or take of_size({self.size}).")
@@ -84,8 +87,11 @@ class PopulationSpec:
             callable(self.explore) and not isinstance(self.explore, type),
             f"explore is Perturbation() or a function of values, space and rng, got {self.explore!r}.",
         )
-        known = self.stability is None or isinstance(self.stability, StabilityBudget)
-        require(known, f"stability is StabilityBudget() or None, got {self.stability!r}.")
+        if self.stability is not None:
+            require(isinstance(self.stability, StabilityBudget), f"stability is StabilityBudget() or None, got {self.stability!r}.")
+            if self.stability.rate not in self.search_space:
+                raise unknown_name("searched setting that stability is to keep (rate)", self.stability.rate, self.search_space)
+            field_path(self.stability.window)
 
     def of_size(self, size: int) -> "PopulationSpec":
         """The same search with another number of members, and a fleet that has a slot for each.

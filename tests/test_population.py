@@ -27,6 +27,8 @@ from pbt_agents.search_space import agent_search_space
         ("explore", "perturb"),
         ("explore", Perturbation),
         ("stability", True),
+        ("perturbation_updates", 2.5),
+        ("size", 2.0),
     ],
 )
 def test_a_value_that_makes_no_population_is_refused_by_name(field, value):
@@ -41,11 +43,26 @@ def test_sub_populations_need_two_members_each():
     assert PopulationSpec(AgentConfig().with_values({"slots": 6}), size=6, selection=selection).size == 6
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ({"rate": "lerning_rate"}, "'lerning_rate'. Did you mean 'learning_rate'"),
+        ({"window": "windoww"}, "unknown setting 'windoww'. Did you mean 'window'"),
+    ],
+)
+def test_a_stability_budget_of_settings_that_are_not_there_is_refused_with_the_nearest_known_one(names, told):
+    with pytest.raises(ConfigError) as refused:
+        PopulationSpec(search_space={"learning_rate": [1e-3, 1e-2]}, stability=StabilityBudget(**names))
+    assert told in str(refused.value)
+
+
 def test_strategies_are_told_with_all_their_settings_and_ones_own_by_its_name():
     def mine(values, space, rng):
         return dict(values)
 
-    told = PopulationSpec(selection=Tournament(3, confidence=0.9), explore=mine, stability=StabilityBudget()).to_dict()
+    told = PopulationSpec(
+        search_space={"learning_rate": [1e-3, 1e-2]}, selection=Tournament(3, confidence=0.9), explore=mine, stability=StabilityBudget()
+    ).to_dict()
     assert told["selection"] == {"kind": "Tournament", "rivals": 3, "confidence": 0.9}
     assert told["explore"]["kind"].endswith(":test_strategies_are_told_with_all_their_settings_and_ones_own_by_its_name.<locals>.mine")
     assert told["stability"]["rate"] == "learning_rate"

@@ -6,6 +6,7 @@ those of the run that the adapter lies in; with the run's seed and its number of
     python -m pbt_agents evaluate runs/mine/best --split validation --decoding greedy --json
 """
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -66,7 +67,7 @@ def main(args: Args) -> int:
     decodings = list(TEMPERATURES) if args.decoding == "both" else [str(args.decoding)]
     scores = _play(playing, args, decodings)
     print(_json(playing, args, scores) if args.json else _text(args, scores))
-    return 0
+    return 1 if any(math.isnan(score.mean) for row in ("base", "adapter") for score in scores[row].values()) else 0
 
 
 def _play(playing: Subject, args: Args, decodings: list[str]) -> Table:

@@ -3,6 +3,7 @@
 Owns what is remembered of results, for the scheduler and for a run that is resumed. What follows from it is selection.py's.
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from pbt_agents.scheduling.selection import Standing
 from pbt_agents.scheduling.stability import Stability, StabilityBudget
 from pbt_agents.search_space import Range
 
+logger = logging.getLogger(__name__)
+
 
 class Evidence:
     """Scores are higher for better; steps count along the line of descent."""
@@ -21,10 +24,15 @@ class Evidence:
         self._error_metric = error_metric
         self._progress = Progress()
         self._stability = Stability(stability) if stability else None
+        self._needed = {name for name in (error_metric, stability and stability.lag) if name}
+        """Metrics that are looked for in the first result."""
 
     def note(self, member: str, step: float, score: float, values: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """A result of a member that trains with these values."""
         error = result.get(self._error_metric, math.nan) if self._error_metric else math.nan
+        for metric in self._needed - result.keys():
+            logger.warning("Results have no '%s': without it every score counts as exact, or nothing is learned of what is stable.", metric)
+        self._needed = set()
         self._progress.add(member, step, score, error)
         if self._stability:
             collapsed = self._progress.has_collapsed(member, self._stability.budget.collapse_share)

@@ -92,10 +92,14 @@ class Lineage:
         if event and event.score_after is None:
             self._write({"kind": "scored", "number": event.number, "score_after": score})
 
-    def undo_unless(self, member: str, values: Values) -> None:
-        """After a restore: take back the clones that the restored state of this member, known by its values, does not know of."""
+    def undo_unless(self, member: str, values: Values) -> bool:
+        """After a restore: take back the clones that the restored state of this member, known by its values, does not know of.
+
+        False when none of its values, first ones included, are these.
+        """
         while (event := self.latest(member)) and plain(event.values) != plain(values):
             self._write({"kind": "undone", "number": event.number})
+        return event is not None or plain(self.members[member]) == plain(values)
 
     def latest(self, member: str) -> CloneEvent | None:
         """The clone that made this member what it is."""

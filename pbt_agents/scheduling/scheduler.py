@@ -285,7 +285,8 @@ class InPlacePBT(PopulationBasedTraining):
                     "Without SchedulerState(scheduler) in RunConfig(callbacks=[...]) a restored run starts new clocks and draws."
                 )
         if member in self.lineage.members:
-            self.lineage.undo_unless(member, values)
+            if not self.lineage.undo_unless(member, values):
+                logger.warning("%s does not know how %s came to its values %s: its line of descent is not whole.", JOURNAL, member, values)
         else:
             self.lineage.add_member(member, values)
         step = checkpoint_metrics(trial).get(self._time_attr, 0)

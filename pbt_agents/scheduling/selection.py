@@ -182,14 +182,14 @@ def _expected(standings: Standings) -> Standings:
     noisy = {name: one for name, one in standings.items() if math.isfinite(one.score) and math.isfinite(one.error) and one.error > 0}
     if len(noisy) < 2:
         return standings
-    center, noise = fmean(one.score for one in noisy.values()), fmean(one.error**2 for one in noisy.values())
+    center, noise = fmean(one.score for one in noisy.values()), fmean(one.error * one.error for one in noisy.values())
     apart = [one.score - center for one in noisy.values()]
     spread = max(sum(distance * distance for distance in apart) / (len(noisy) - 1) - noise, 0.0)
     if not math.isfinite(spread):
         return standings
     drawn = {}
     for name, one in noisy.items():
-        weight = spread / (spread + one.error**2)
+        weight = spread / (spread + one.error * one.error) if spread else 0.0
         drawn[name] = replace(one, score=center + weight * (one.score - center), error=math.sqrt(weight) * one.error)
     return {**standings, **drawn}
 

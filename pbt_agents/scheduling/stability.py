@@ -45,7 +45,7 @@ class Stability:
 
     def observe(self, values: Mapping[str, Any], lag: float | None, collapsed: bool) -> None:
         """A result of a member that trained with these values."""
-        if lag is None or not math.isfinite(lag) or self.budget.rate not in values:
+        if lag is None or not 0 <= lag < math.inf or self.budget.rate not in values:
             return
         known = self._lags.setdefault(str(values.get(self.budget.window)), [0.0, 0.0])
         known[0] += lag

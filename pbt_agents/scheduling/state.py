@@ -104,7 +104,7 @@ def _damage(folder: Path) -> str | None:
             return f"{folder} holds no {pattern}."
         try:
             read(files[-1].read_bytes())
-        except (ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
+        except (ValueError, EOFError, OSError, ImportError, AttributeError, pickle.UnpicklingError) as error:
             return f"{files[-1]} is damaged ({error})."
     return None
 

@@ -586,3 +586,23 @@ def test_a_resumed_scheduler_knows_what_members_had_reached_and_what_was_stable(
     again.load_state_dict(json.loads(json.dumps(first.scheduler.state_dict())))
     assert again._evidence._progress.at("m0", 1).score == 0.3
     assert again._evidence._stability.limit == first.scheduler._evidence._stability.limit == pytest.approx(math.sqrt(2 * 16))
+
+
+def test_a_metric_that_no_result_has_is_told_once(tmp_path, caplog):
+    pair = Population(tmp_path, [1.0, 0.1], error_metric="fitnes_se", stability=STABILITY)
+    pair.report_all([0.9, 0.5], 1)
+    pair.report_all([0.9, 0.5], 2)
+    told = [record.message for record in caplog.records if "Results have no" in record.message]
+    assert sorted(message.split("'")[1] for message in told) == ["fitnes_se", "lag"]
+
+
+def test_a_journal_that_has_lost_a_clone_is_told(pair, caplog):
+    """B53: the values of m1 are those of its clone, which a cut journal does not know."""
+    journal = pair.scheduler._folder / JOURNAL
+    journal.write_text("".join(line for line in journal.read_text().splitlines(True) if '"kind": "member"' in line))
+    again = InPlacePBT(SPACE, metric="fitness", mode="max")
+    for trial in pair.controller.trials:
+        again.on_trial_add(pair.controller, trial)
+    told = [record.message for record in caplog.records if "line of descent is not whole" in record.message]
+    assert len(told) == 1
+    assert "does not know how m1 came to its values" in told[0]

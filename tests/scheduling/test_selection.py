@@ -118,6 +118,12 @@ def test_how_sure_it_is_that_one_is_better_follows_from_both_errors_and_the_spre
     assert certainty("one", "other", {"one": one, "other": other}) == pytest.approx(probability, abs=1e-5)
 
 
+@pytest.mark.parametrize(("gap", "error"), [(1e308, 1e300), (0.0, 1e-300), (1e-300, 1e-300), (1e200, 1.0)])
+def test_numbers_beyond_measure_are_judged_all_the_same(gap, error):
+    four = {"a": Standing(gap, error), "b": Standing(0.0, error), "c": Standing(-gap, error), "d": Standing(math.nan, error)}
+    assert 0.0 <= certainty("a", "c", four) <= 1.0
+
+
 def test_luck_among_equals_is_not_taken_for_certainty():
     """Of twenty equal members the best is far above the worst, and yet not surely better; among members that differ it is."""
     rng = default_rng(0)
