@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 # Of training, at most, so that `make sudoku` ends within ten minutes on slow cores, too.
-MINUTES ?= 6
+MINUTES ?= 6.5
 
 BIN := .venv/bin
 # Errors alone: pip warns of every source of packages that is named and not there. It compiles on one core, and so it is done after it.

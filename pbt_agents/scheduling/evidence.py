@@ -24,6 +24,7 @@ class Evidence:
         self._error_metric = error_metric
         self._progress = Progress()
         self._stability = Stability(stability) if stability else None
+        self._collapse_share = (stability or StabilityBudget()).collapse_share
         self._needed = {name for name in (error_metric, stability and stability.lag) if name}
         """Metrics that are looked for in the first result."""
 
@@ -35,8 +36,11 @@ class Evidence:
         self._needed = set()
         self._progress.add(member, step, score, error)
         if self._stability:
-            collapsed = self._progress.has_collapsed(member, self._stability.budget.collapse_share)
-            self._stability.observe(values, result.get(self._stability.budget.lag), collapsed)
+            self._stability.observe(values, result.get(self._stability.budget.lag), self.has_collapsed(member))
+
+    def has_collapsed(self, member: str) -> bool:
+        """By its last result."""
+        return self._progress.has_collapsed(member, self._collapse_share)
 
     def clone(self, member: str, parent: str, step: float) -> None:
         self._progress.clone(member, parent, step)

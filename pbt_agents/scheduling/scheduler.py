@@ -121,8 +121,8 @@ class InPlacePBT(PopulationBasedTraining):
         self._note_score(trial, result)
         step, former = result.get(self._time_attr), self._steps.get(trial.trial_id)
         self._steps[trial.trial_id] = step
-        if step == former or not math.isfinite(result.get(self._metric, 0.0)):
-            # Due at once: a member that diverged, or finds nothing to learn from, may never take a step again.
+        if step == former or (self._is_scored(result) and self._evidence.has_collapsed(trial.trial_id)):
+            # Due at once: a member that collapsed, or finds nothing to learn from, may never take a step again.
             self._trial_state[trial].last_perturbation_time = -math.inf
         decision: str = super().on_trial_result(tune_controller, trial, result)
         if trial.is_restoring:

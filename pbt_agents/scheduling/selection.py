@@ -6,7 +6,7 @@ Snapshots, clocks and values are not known here. A score that is not finite is t
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 from typing import Protocol
 
 from numpy.random import Generator
@@ -182,9 +182,10 @@ def _expected(standings: Standings) -> Standings:
     noisy = {name: one for name, one in standings.items() if math.isfinite(one.score) and math.isfinite(one.error) and one.error > 0}
     if len(noisy) < 2:
         return standings
-    center, noise = fmean(one.score for one in noisy.values()), fmean(one.error * one.error for one in noisy.values())
+    count = len(noisy)  # sums, which become infinite where fmean raises
+    center, noise = sum(one.score for one in noisy.values()) / count, sum(one.error * one.error for one in noisy.values()) / count
     apart = [one.score - center for one in noisy.values()]
-    spread = max(sum(distance * distance for distance in apart) / (len(noisy) - 1) - noise, 0.0)
+    spread = max(sum(distance * distance for distance in apart) / (count - 1) - noise, 0.0)
     if not math.isfinite(spread):
         return standings
     drawn = {}

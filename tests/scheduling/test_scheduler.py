@@ -269,11 +269,22 @@ def test_a_member_that_takes_no_step_any_more_is_replaced_before_its_interval_is
     assert population.clones() == [("m0", "m1")]
 
 
+def test_a_member_that_has_collapsed_is_replaced_before_its_interval_is_over(tmp_path):
+    """B47: to a score that is finite, below half of its own best, or of what the others had at first."""
+    population = Population(tmp_path, [1.0] * 4, perturbation_interval=3)
+    population.report_all([0.9, 0.6, 0.5, 0.5], 3)
+    population.save(0, 0.9, 3)
+    population.report(1, 0.4, 4)
+    assert population.clones() == []
+    population.report(1, 0.2, 5)
+    assert population.clones() == [("m0", "m1")]
+
+
 def test_a_clone_that_is_back_at_the_step_it_had_reached_by_itself_has_not_stood_still(pair):
     """m1 was at 5, became a clone at 3, and trains to 5 again."""
     answer(pair.controller.tasks[0], pair[1])
     pair.scheduler._perturbation_interval = 4
-    assert pair.report(1, 0.1, 5) == TrialScheduler.CONTINUE
+    assert pair.report(1, 0.6, 5) == TrialScheduler.CONTINUE
     assert len(pair.clones()) == 1
 
 
@@ -342,9 +353,9 @@ def test_a_clones_clock_is_its_checkpoints(pair):
     pair.scheduler._perturbation_interval = 4
     answer(pair.controller.tasks[0], pair[1])
     for step in (4, 5, 6):
-        pair.report(1, 0.1, step)
+        pair.report(1, 0.6, step)
     assert len(pair.clones()) == 1
-    pair.report(1, 0.1, 7)
+    pair.report(1, 0.6, 7)
     assert len(pair.clones()) == 2
 
 
