@@ -135,14 +135,12 @@ class MultiFrequency:
         broken = not math.isfinite(standings[member].score)
         if interval % self.periods[place] and not broken:
             return None
-        lowest = ranking(groups[place])[-1] == member
-        if (lowest or broken) and len(standings) > 1:
+        own = self.within.donor_for(member, groups[place], interval, rng)
+        donors = [own] if own else []
+        if broken or ranking(groups[place])[-1] == member:
             slower = [ranking(group)[0] for group in groups[place + 1 :] if group]
-            better = _better(member, _finite(slower, standings), standings, self.within.confidence)
-            own = self.within.donor_for(member, groups[place], interval, rng)
-            known = ranking({donor: standings[donor] for donor in (*better, *([own] if own else []))})
-            return known[0] if known else None
-        return self.within.donor_for(member, groups[place], interval, rng)
+            donors += _better(member, _finite(slower, standings), standings, self.within.confidence)
+        return next(iter(ranking({donor: standings[donor] for donor in donors})), None)
 
     def _groups(self, standings: Standings) -> list[dict[str, Standing]]:
         count = len(self.periods)
