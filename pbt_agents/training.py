@@ -28,7 +28,7 @@ from pbt_agents.rollout.fleet import EngineFleet
 from pbt_agents.scheduling.lineage import write_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
 from pbt_agents.trainer.trainer import checked_objective
-from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, experiment_fleet, run_population
+from pbt_agents.tuning import EXPERIMENT, STEP, Member, PopulationRun, experiment_fleet, is_resumable, run_population
 
 BEST, RESULTS = "best", "results.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -73,6 +73,8 @@ def train(
     made it as soon as the best is chosen, `results.json` at the end. Raises PbtAgentsError when every member failed.
     """
     reporter = reporter or PlainLines()
+    if resume:
+        is_resumable(out)  # what cannot be gone on with is refused before the engines start
     with _engines(spec, out, reporter) as (fleet, before):
         run = run_population(spec, out, fleet, resume, reporter, price_per_hour)
         if run.interrupted:

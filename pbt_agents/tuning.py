@@ -104,9 +104,7 @@ def run_population(
     to. Raises ConfigError when the members do not fit, or what was saved cannot be read; KeyboardInterrupt when a signal came and not
     every member could save in time (the checkpoints before still stand).
     """
-    resume = resume and has_begun(out / EXPERIMENT)
-    if resume:
-        check_experiment(out / EXPERIMENT)
+    resume = resume and is_resumable(out)
     scheduler, reporter, folder = population_scheduler(spec), reporter or PlainLines(), Path(fleet.info.folder)
     reporter.tell(Plan(spec.size, spec.budget.updates, spec.budget.minutes, spec.budget.cpu_seconds))
     reporter.tell(StageStarted(STAGE, f"training {spec.size} member{'s' * (spec.size > 1)}"))
@@ -127,8 +125,19 @@ def run_population(
     return PopulationRun([_member(trial) for trial in analysis.trials], scheduler.lineage, usage, sign.signal is not None)
 
 
-def has_begun(experiment: Path) -> bool:
-    """Whether a former process left members here: a run may end before its first. Raises ConfigError when their lineage is gone."""
+def is_resumable(out: Path) -> bool:
+    """Whether a former process left members in this run's directory: it may have ended before its first.
+
+    Raises ConfigError when what it left cannot be read, or their lineage is gone.
+    """
+    experiment = out / EXPERIMENT
+    begun = _has_begun(experiment)
+    if begun:
+        check_experiment(experiment)
+    return begun
+
+
+def _has_begun(experiment: Path) -> bool:
     journal, members = experiment / JOURNAL, len(list(experiment.glob("*/result.json")))
     known = Lineage(journal).members if journal.is_file() else {}
     require(

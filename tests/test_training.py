@@ -91,6 +91,7 @@ def population(monkeypatch):
             return PopulationRun(members, lineage, Usage(10.0, 20.0, 3 << 30), interrupted)
 
         monkeypatch.setattr(training, "run_population", run)
+        monkeypatch.setattr(training, "is_resumable", lambda out: True)
         return resumed
 
     return comes_to
@@ -209,6 +210,14 @@ def test_a_former_best_is_replaced_when_a_run_is_scored_again(tmp_path, fleets, 
     population(member(tmp_path, "agent1", 0.2))
     training.train(SPEC, tmp_path, resume=True, episodes=8)
     assert (tmp_path / "best" / "adapter_model.safetensors").read_text() == "0.2"
+
+
+def test_what_cannot_be_gone_on_with_is_refused_before_the_engines_start(tmp_path, fleets):
+    (tmp_path / "population" / "agent0").mkdir(parents=True)
+    (tmp_path / "population" / "agent0" / "result.json").touch()
+    with pytest.raises(ConfigError, match=r"of which lineage\.jsonl knows 0"):
+        training.train(SPEC, tmp_path, resume=True, episodes=8)
+    assert fleets == []
 
 
 def test_an_interrupted_run_is_not_scored_and_its_engines_end(tmp_path, fleets, population):

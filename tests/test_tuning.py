@@ -10,7 +10,7 @@ from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.scheduler import InPlacePBT
 from pbt_agents.scheduling.selection import Standing
-from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _parent, _resume_config, _used_up, has_begun, population_scheduler
+from pbt_agents.tuning import _COMPLETE, EXPERIMENT, _first_values, _has_begun, _parent, _resume_config, _used_up, population_scheduler
 
 SPACE = {"learning_rate": [1e-4, 1e-3, 1e-2], "window": [1, 2, 4]}
 
@@ -59,19 +59,19 @@ def test_a_run_whose_budget_is_used_up_trains_no_further_when_it_is_resumed(tmp_
 
 
 def test_members_whose_lineage_is_gone_are_not_begun_anew(tmp_path):
-    assert not has_begun(tmp_path)
+    assert not _has_begun(tmp_path)
     (tmp_path / "agent0").mkdir()
     (tmp_path / "agent0" / "result.json").touch()
     with pytest.raises(ConfigError, match=r"holds 1 members, of which lineage\.jsonl knows 0"):
-        has_begun(tmp_path)
+        _has_begun(tmp_path)
     (tmp_path / "lineage.jsonl").touch()
     with pytest.raises(ConfigError, match=r"of which lineage\.jsonl knows 0"):
-        has_begun(tmp_path)
+        _has_begun(tmp_path)
     Lineage(tmp_path / "lineage.jsonl").add_member("9f3a1_00000", {"learning_rate": 1e-3})
-    assert has_begun(tmp_path)
+    assert _has_begun(tmp_path)
     (tmp_path / "lineage.jsonl").write_text("thesis\n")
     with pytest.raises(ConfigError, match=r"lineage\.jsonl', line 1, is not as it should be"):
-        has_begun(tmp_path)
+        _has_begun(tmp_path)
 
 
 def test_without_exploits_nobody_is_ever_replaced():
