@@ -139,8 +139,8 @@ def given_values(args: Args) -> dict[str, Any]:
         flag = flags.setdefault(field_path(name), "--set")
         require(flag == "--set", f"--set names '{name}', which has a flag of its own. Use {flag}.")
         values[name] = value
-    if args.environment is not None:  # another one has other options
-        values.setdefault("environment.options", {})
+    if args.environment is not None and field_path("options") not in map(field_path, values):  # another one has other options
+        values["options"] = {}
     return values
 
 

@@ -208,6 +208,12 @@ def test_a_recipe_of_ones_own_is_trained_as_it_stands_but_for_the_flags():
     assert changed.search_space == TREASURE.search_space
 
 
+@pytest.mark.parametrize("name", ["options", "environment.options"])
+def test_options_that_are_set_are_those_of_the_environment_that_is_named(name):
+    spec = population(Args(environment="sudoku:hard", set=(f"{name}={{'format_penalty': 0.1}}",)))
+    assert spec.agent.environment == EnvironmentConfig("sudoku:hard", {"format_penalty": 0.1})
+
+
 def test_first_values_of_a_recipe_lose_what_is_set_for_all(monkeypatch):
     from pbt_agents.populations.sudoku import POPULATION
 
