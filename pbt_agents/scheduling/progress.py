@@ -41,14 +41,13 @@ class Progress:
         return (self._until(member, step) or measured[:1])[-1]
 
     def has_collapsed(self, member: str, share: float) -> bool:
-        """Whether the last score is not finite, or below this share of the best before it. For a first score, that of the others is
-        compared with, at its median. Scores that are not above 0 tell nothing by their share."""
+        """Whether the last score is not finite, or below this share of the best before it or of the others' first, at their median: a
+        member may have collapsed before its own first. Scores that are not above 0 tell nothing by their share."""
         measured = self._measured[member]
         if not math.isfinite(measured[-1].score):
             return True
-        before = _finite(measured[:-1])
         others = [score for other in self._measured if other != member for score in _finite(self._measured[other][:1])]
-        reference = max(before) if before else median(others) if len(others) > 1 else 0.0
+        reference = max([*_finite(measured[:-1]), median(others) if len(others) > 1 else 0.0])
         return reference > 0 and measured[-1].score < share * reference
 
     def state_dict(self) -> dict[str, list[tuple[float, ...]]]:

@@ -60,6 +60,15 @@ def test_a_first_score_is_compared_with_the_first_ones_of_the_others(progress, s
     assert progress.has_collapsed("new", 0.5) == collapsed
 
 
+def test_a_member_that_had_collapsed_before_its_first_score_and_before_those_of_the_others_is_seen_later():
+    progress = Progress()
+    progress.add("one", 10, 0.0)
+    for other in ("two", "three"):
+        progress.add(other, 10, 0.4)
+    progress.add("one", 16, 0.0)
+    assert progress.has_collapsed("one", 0.5)
+
+
 def test_a_first_score_that_nothing_can_be_compared_with_has_not_collapsed():
     progress = Progress()
     progress.add("one", 10, 0.0)
