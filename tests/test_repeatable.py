@@ -38,7 +38,7 @@ def boards(slot, lineage):
     return [make().reset(int(seeds.integers(1 << 62))) for _ in range(3)]
 
 first, scheduler = _first_values(spec), population_scheduler(spec)
-draws = [scheduler._explore(values, scheduler.space, scheduler._rng) for values in first * 4]
+draws = [scheduler._search.values_from(values)[0] for values in first * 4]
 told = {"spec": spec.to_dict(), "first": first, "boards": [boards(slot, 0) for slot in range(3)], "draws": draws}
 print(json.dumps(plain(told)))
 """

@@ -5,10 +5,9 @@ Owns what is remembered of results, for the scheduler and for a run that is resu
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from pbt_agents.scheduling.lineage import Lineage
 from pbt_agents.scheduling.progress import Progress
 from pbt_agents.scheduling.selection import Standing
 from pbt_agents.scheduling.stability import Stability, StabilityBudget
@@ -45,16 +44,15 @@ class Evidence:
     def clone(self, member: str, parent: str, step: float) -> None:
         self._progress.clone(member, parent, step)
 
-    def standings(self, last: Mapping[str, float], lineage: Lineage, step: float) -> dict[str, Standing]:
-        """Members with a last score, as they were at this step. A clone without a result of its own has its last one from before.
+    def standings(self, last: Mapping[str, float], places: Mapping[str, int], fresh: Collection[str], step: float) -> dict[str, Standing]:
+        """Members with a last score, as they were at this step. Those that are `fresh`, clones without a result of their own, have their
+        last one from before.
 
         Were it unknown or the donor's, the next member would count as the lowest, and an interval would replace more than the quantile.
         """
-        places, standings = {member: place for place, member in enumerate(lineage.members)}, {}
+        standings = {}
         for member, score in last.items():
-            clone = lineage.latest(member)
-            has_own = clone is None or clone.score_after is not None
-            then = self._progress.at(member, step) if has_own else None
+            then = None if member in fresh else self._progress.at(member, step)
             standings[member] = Standing(then.score, then.error, places[member]) if then else Standing(score, math.nan, places[member])
         return standings
 

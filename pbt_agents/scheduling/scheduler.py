@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy.random import default_rng
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
@@ -29,6 +28,7 @@ from pbt_agents.scheduling.evidence import Evidence
 from pbt_agents.scheduling.in_place import CUT_SHORT, check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
 from pbt_agents.scheduling.mutation import Explore, Perturbation
+from pbt_agents.scheduling.search import Search
 from pbt_agents.scheduling.selection import Selection, Standing, Truncation, certainty, comparable, ranking
 from pbt_agents.scheduling.stability import StabilityBudget
 from pbt_agents.scheduling.state import SchedulerState, Snapshots
@@ -76,9 +76,7 @@ class InPlacePBT(PopulationBasedTraining):
             hyperparam_mutations={name: ray_domain(domain) for name, domain in self.space.items()},
             log_config=False,
         )
-        self._selection, self._explore = selection or Truncation(), explore or Perturbation()
-        self._rng = default_rng(seed)
-        self._evidence = Evidence(error_metric, stability)
+        self._search = Search(self.space, selection or Truncation(), explore or Perturbation(), Evidence(error_metric, stability), seed)
         self._restored: dict[str, dict[str, Any]] = {}
         self._lineage: Lineage | None = None
         self._folder = Path()
@@ -121,7 +119,7 @@ class InPlacePBT(PopulationBasedTraining):
         self._note_score(trial, result)
         step, former = result.get(self._time_attr), self._steps.get(trial.trial_id)
         self._steps[trial.trial_id] = step
-        if step == former or (self._is_scored(result) and self._evidence.has_collapsed(trial.trial_id)):
+        if step == former or (self._is_scored(result) and self._search.evidence.has_collapsed(trial.trial_id)):
             # Due at once: a member that collapsed, or finds nothing to learn from, may never take a step again.
             self._trial_state[trial].last_perturbation_time = -math.inf
         decision: str = super().on_trial_result(tune_controller, trial, result)
@@ -150,18 +148,12 @@ class InPlacePBT(PopulationBasedTraining):
 
     def state_dict(self) -> dict[str, Any]:
         clocks = {trial.trial_id: {name: getattr(state, name) for name in _CLOCKS} for trial, state in self._trial_state.items()}
-        return {
-            "rng": self._rng.bit_generator.state,
-            "clocks": clocks,
-            "skipped": dict(self.skipped),
-            "evidence": self._evidence.state_dict(),
-        }
+        return {"clocks": clocks, "skipped": dict(self.skipped), **self._search.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._rng.bit_generator.state = state["rng"]
         self._restored = state["clocks"]
         self.skipped = Counter(state["skipped"])
-        self._evidence.load_state_dict(state["evidence"])
+        self._search.load_state_dict(state)
 
     def write_results(self) -> None:
         """`lineage.json`, and `schedule.json` of the member with the highest score."""
@@ -177,13 +169,13 @@ class InPlacePBT(PopulationBasedTraining):
 
     def _quantiles(self) -> tuple[list[Trial], list[Trial]]:
         """The upper one is who keeps a fresh snapshot. Who belongs to the lower one is asked for each member by itself."""
-        donors = self._selection.donors(self._standings())
+        donors = self._search.donors(self._standings())
         return [], [trial for trial in self._trial_state if trial.trial_id in donors]
 
     def _checkpoint_or_exploit(self, trial: Trial, tune_controller: Any, upper_quantile: list[Trial], lower_quantile: list[Trial]) -> None:
         step = self._steps[trial.trial_id]
         standings = self._standings(step)
-        chosen = self._selection.donor_for(trial.trial_id, standings, int(step // self._perturbation_interval), self._rng)
+        chosen = self._search.donor_for(trial.trial_id, standings, int(step // self._perturbation_interval))
         if chosen is not None:
             donor = next(other for other in self._trial_state if other.trial_id == chosen)
             self._exploit(tune_controller, trial, donor)
@@ -216,16 +208,10 @@ class InPlacePBT(PopulationBasedTraining):
     def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
         """The trial's own config with values explored from its donor's: what is not searched (slot, seed, names) stays its own.
 
-        Beside it those that were proposed otherwise, and brought into their ranges or the stability budget; empty when none were. A name
-        that explore leaves out keeps the donor's value.
+        Beside it what was proposed otherwise.
         """
-        values = self._values(trial_to_clone.config)
-        explored = self._explore(values, self.space, self._rng)
-        if unknown := next((name for name in explored if name not in self.space), None):
-            raise unknown_name("setting that explore gave back, which is not searched,", unknown, self.space)
-        proposed = {**values, **explored}
-        kept = self._evidence.stable({name: domain.clip(proposed[name]) for name, domain in self.space.items()}, self.space)
-        return {**copy.deepcopy(trial.config), **kept}, {name: proposed[name] for name in kept if kept[name] != proposed[name]}
+        kept, proposed = self._search.values_from(self._values(trial_to_clone.config))
+        return {**copy.deepcopy(trial.config), **kept}, proposed
 
     # A clone.
 
@@ -261,7 +247,7 @@ class InPlacePBT(PopulationBasedTraining):
             proposed=proposed,
         )
         self.lineage.add_clone(event)
-        self._evidence.clone(trial.trial_id, donor.trial_id, event.parent_step)
+        self._search.evidence.clone(trial.trial_id, donor.trial_id, event.parent_step)
         state.last_perturbation_time = state.last_train_time = self._steps[trial.trial_id] = event.parent_step
         return event
 
@@ -309,13 +295,15 @@ class InPlacePBT(PopulationBasedTraining):
         """Members that have been judged, as they were at this step."""
         known = {trial: state.last_score for trial, state in self._trial_state.items() if state.last_score is not None}
         last = {trial.trial_id: score for trial, score in known.items() if finished or not trial.is_finished()}
-        return self._evidence.standings(last, self.lineage, step)
+        places = {member: place for place, member in enumerate(self.lineage.members)}
+        fresh = {member for member in last if (clone := self.lineage.latest(member)) and clone.score_after is None}
+        return self._search.evidence.standings(last, places, fresh, step)
 
     def _note_score(self, trial: Trial, result: Mapping[str, Any]) -> None:
         if self._is_scored(result):
             step, score = result.get(self._time_attr, 0), self._metric_op * result[self._metric]
             self.lineage.scored(trial.trial_id, result[self._metric])
-            self._evidence.note(trial.trial_id, step, score, self._values(trial.config), result)
+            self._search.evidence.note(trial.trial_id, step, score, self._values(trial.config), result)
 
     def _is_scored(self, result: Mapping[str, Any]) -> bool:
         return self._metric in result and not result.get(CUT_SHORT)

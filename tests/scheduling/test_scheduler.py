@@ -380,14 +380,14 @@ def test_a_member_that_starts_again_never_saves_under_a_name_that_exists(pair):
 def test_a_restored_run_goes_on_with_clocks_draws_and_lineage(pair, tmp_path):
     """B52."""
     pair.scheduler._trial_state[pair[0]].last_perturbation_time = 2
-    state, draws = pair.scheduler.state_dict(), pair.scheduler._rng.random(3).tolist()
+    state, draws = pair.scheduler.state_dict(), pair.scheduler._search._rng.random(3).tolist()
     again = InPlacePBT(SPACE, metric="fitness", mode="max", seed=1)
     SchedulerState(again).set_state(json.loads(json.dumps(state)))
     resumed = Population.__new__(Population)
     resumed.scheduler, resumed.controller = again, Controller()
     for trial in pair.controller.trials:
         again.on_trial_add(resumed.controller, trial)
-    assert again._rng.random(3).tolist() == draws
+    assert again._search._rng.random(3).tolist() == draws
     assert [again._trial_state[trial].last_perturbation_time for trial in pair.controller.trials] == [2, 3]
     assert {member: one.score for member, one in again._standings().items()} == {"m0": 0.9, "m1": 0.2}
     assert again.lineage.clones == pair.scheduler.lineage.clones
@@ -595,8 +595,8 @@ def test_a_resumed_scheduler_knows_what_members_had_reached_and_what_was_stable(
     judged(first, 1, math.nan, 1, lag=1.0)
     again = InPlacePBT(SPACE, metric="fitness", mode="max", stability=STABILITY)
     again.load_state_dict(json.loads(json.dumps(first.scheduler.state_dict())))
-    assert again._evidence._progress.at("m0", 1).score == 0.3
-    assert again._evidence._stability.limit == first.scheduler._evidence._stability.limit == pytest.approx(math.sqrt(2 * 16))
+    assert again._search.evidence._progress.at("m0", 1).score == 0.3
+    assert again._search.evidence._stability.limit == first.scheduler._search.evidence._stability.limit == pytest.approx(math.sqrt(2 * 16))
 
 
 def test_a_metric_that_no_result_has_is_told_once(tmp_path, caplog):
