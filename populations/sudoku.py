@@ -4,6 +4,7 @@ from ray import tune
 
 from pbt_agents.config import AgentConfig, BufferConfig, EnvironmentConfig, EvaluationConfig
 from pbt_agents.population import Budget, PopulationSpec
+from pbt_agents.scheduling.mutation import Perturbation
 
 POPULATION = PopulationSpec(
     agent=AgentConfig(
@@ -19,6 +20,8 @@ POPULATION = PopulationSpec(
     },
     budget=Budget(updates=100),
     perturbation_updates=10,
+    # Ten looks in all: with smaller steps a rate that is wrong by ten times is not left behind (experiments/simulate_search.py).
+    explore=Perturbation(factor=3.0),
 )
 
 CHAT_MODEL = {"max_action_tokens": 512, "max_episode_tokens": 8192, "max_sequences": 16}
