@@ -50,6 +50,8 @@ class PopulationSpec:
     """How a clone's values differ from its donor's: Perturbation of scheduling/mutation.py, or one's own."""
     stability: StabilityBudget | None = None
     """Keeps new learning rates within what the run has seen to be stable at their staleness; see scheduling/stability.py."""
+    synchronous: bool = False
+    """Members wait for each other at the end of each interval and are judged together. It costs the time of the slowest each time."""
     initial: tuple[Mapping[str, Any], ...] | None = None
     """First values of each member; None draws them from the search space, each from its own part of every range.
 
@@ -61,6 +63,7 @@ class PopulationSpec:
     def __post_init__(self) -> None:
         for name in ("size", "perturbation_updates"):
             require(isinstance(getattr(self, name), int), f"{name} must be a whole number, got {getattr(self, name)!r}.")
+        require(isinstance(self.synchronous, bool), f"synchronous must be True or False, got {self.synchronous!r}.")
         require(self.size >= 1, f"size of the population must be at least 1, got {self.size}. A population of 1 trains one agent.")
         slots = self.agent.fleet.slots
         require(self.size <= slots, f"size is {self.size}, but the fleet has slots for {slots}. Raise slots, or take of_size({self.size}).")

@@ -85,6 +85,7 @@ def population_scheduler(spec: PopulationSpec) -> InPlacePBT:
         selection=spec.selection if spec.exploit else Truncation(0.0),
         explore=spec.explore,
         stability=spec.stability,
+        synchronous=spec.synchronous,
         seed=spec.agent.seed,
     )
 

@@ -59,6 +59,11 @@ def train_on(wrapped: Any, trial: Trial) -> None:
     controller._mark_trial_to_checkpoint(trial)
 
 
+def go_on(wrapped: Any, trial: Trial) -> None:
+    """Let a trial take its next step, which neither trains nor saves since a NOOP."""
+    controller_of(wrapped)._schedule_trial_train(trial)
+
+
 def forget_decisions(wrapped: Any) -> None:
     """Tune restores what a former process had decided for the time when a trial is saved. That save is lost, and at the first one of this
     process an old NOOP would let the trial stand still for ever, an old STOP would end it.

@@ -3,7 +3,8 @@
 Owns clocks, snapshots and the order of a clone. Who copies whom is selection.py's, new values are mutation.py's, history
 is lineage.py's, what Tune's controller has to do is controller.py's, and what happens in the trial's actor is in_place.py's.
 
-Asynchronous: each member is judged at its own results, nothing waits for another one and no healthy trial is paused.
+Asynchronous: each member is judged at its own results, nothing waits for another one and no healthy trial is paused. A population that
+is synchronous on request is judged as a whole, from one look at all members; they wait for it where they live.
 """
 
 import copy
@@ -23,7 +24,15 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from pbt_agents.errors import unknown_name
 from pbt_agents.scheduling.adoption import adopt, number_on
-from pbt_agents.scheduling.controller import callbacks_of, checkpoint_metrics, experiment_folder, forget_decisions, hand_over, train_on
+from pbt_agents.scheduling.controller import (
+    callbacks_of,
+    checkpoint_metrics,
+    experiment_folder,
+    forget_decisions,
+    go_on,
+    hand_over,
+    train_on,
+)
 from pbt_agents.scheduling.evidence import Evidence
 from pbt_agents.scheduling.in_place import CUT_SHORT, check_read_back
 from pbt_agents.scheduling.lineage import CloneEvent, Lineage, open_lineage, write_lineage, write_schedule
@@ -60,11 +69,13 @@ class InPlacePBT(PopulationBasedTraining):
         selection: Selection | None = None,
         explore: Explore | None = None,
         stability: StabilityBudget | None = None,
+        synchronous: bool = False,
         seed: int = 0,
     ) -> None:
         """`time_attr` must count along the line of descent, as `training_iteration` does: a clone goes on from its donor's.
 
         `error_metric` has the standard error of `metric`, for a selection that asks for confidence; without it scores are exact.
+        `synchronous` lets members wait at the end of each interval for all others that run; a clone that restarts is not waited for.
         """
         self.space = search_space(space)
         super().__init__(
@@ -77,6 +88,9 @@ class InPlacePBT(PopulationBasedTraining):
             log_config=False,
         )
         self._search = Search(self.space, selection or Truncation(), explore or Perturbation(), Evidence(error_metric, stability), seed)
+        self._synchronous = synchronous
+        self._waiting: list[Trial] = []
+        """Members whose interval is over, for the others."""
         self._restored: dict[str, dict[str, Any]] = {}
         self._lineage: Lineage | None = None
         self._folder = Path()
@@ -123,7 +137,7 @@ class InPlacePBT(PopulationBasedTraining):
             # Due at once: a member that collapsed, or finds nothing to learn from, may never take a step again.
             self._trial_state[trial].last_perturbation_time = -math.inf
         decision: str = super().on_trial_result(tune_controller, trial, result)
-        if trial.is_restoring:
+        if trial.is_restoring or trial in self._waiting:
             decision = TrialScheduler.NOOP
         elif decision == TrialScheduler.PAUSE and self._lives_on(trial):
             decision = TrialScheduler.CONTINUE
@@ -136,9 +150,11 @@ class InPlacePBT(PopulationBasedTraining):
             self._trial_state[trial].last_score = self._metric_op * result[self._metric]
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Called between any two events, and so the moment for a snapshot."""
+        """Called between any two events, and so the moment for a snapshot, and to see whether all wait."""
         if self._lineage is not None:
             self._snapshots.take_if_due(tune_controller, self._folder)
+        if self._waiting:
+            self._judge_together(tune_controller)
         return super().choose_trial_to_run(tune_controller)
 
     def debug_string(self) -> str:
@@ -173,14 +189,31 @@ class InPlacePBT(PopulationBasedTraining):
         return [], [trial for trial in self._trial_state if trial.trial_id in donors]
 
     def _checkpoint_or_exploit(self, trial: Trial, tune_controller: Any, upper_quantile: list[Trial], lower_quantile: list[Trial]) -> None:
-        step = self._steps[trial.trial_id]
-        standings = self._standings(step)
-        chosen = self._search.donor_for(trial.trial_id, standings, int(step // self._perturbation_interval))
+        if self._synchronous:
+            self._waiting.append(trial)
+        else:
+            self._judge(tune_controller, trial, self._standings(self._steps[trial.trial_id]))
+        if _stays(trial) and (self._synchronous or trial in upper_quantile) and not self._saves_anyway(trial):
+            tune_controller._schedule_trial_save(trial)
+
+    def _judge_together(self, tune_controller: Any) -> None:
+        """Once no member trains, saves or becomes a clone. From the worst on, so that no donor has been replaced itself before."""
+        running = [trial for trial in self._trial_state if trial.status == Trial.RUNNING]
+        if any(trial not in self._waiting or trial.is_saving or trial.is_restoring for trial in running):
+            return
+        self._waiting = []
+        standings = {trial: self._standings(self._steps[trial.trial_id]) for trial in running}
+        order = ranking(self._standings())
+        for trial in sorted(running, key=lambda trial: -order.index(trial.trial_id)):
+            self._judge(tune_controller, trial, standings[trial])
+            if _stays(trial):
+                go_on(tune_controller, trial)
+
+    def _judge(self, tune_controller: Any, trial: Trial, standings: Mapping[str, Standing]) -> None:
+        chosen = self._search.donor_for(trial.trial_id, standings, int(self._steps[trial.trial_id] // self._perturbation_interval))
         if chosen is not None:
             donor = next(other for other in self._trial_state if other.trial_id == chosen)
             self._exploit(tune_controller, trial, donor)
-        elif trial in upper_quantile and not self._saves_anyway(trial):
-            tune_controller._schedule_trial_save(trial)
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         """The donor's latest complete checkpoint becomes the trial's own, then the actor takes it over, or a new one starts from it."""
@@ -315,3 +348,8 @@ class InPlacePBT(PopulationBasedTraining):
         """Whether Tune is about to save this result by itself."""
         iteration = self._trial_state[trial].last_result[TRAINING_ITERATION]
         return bool(trial.checkpoint_freq) and iteration % trial.checkpoint_freq == 0
+
+
+def _stays(trial: Trial) -> bool:
+    """Whether it has not just become a clone."""
+    return trial.status == Trial.RUNNING and not trial.is_restoring

@@ -221,6 +221,29 @@ def test_a_run_whose_driver_is_killed_goes_on_with_the_last_values_of_every_memb
     assert all(result["training_iteration"] > 1 for result in mutated)
 
 
+def test_members_of_a_synchronous_population_wait_for_each_other(tmp_path):
+    """Each interval is over for all of them before one begins the next. Whoever collapsed has waited since."""
+    scheduler, observer = InPlacePBT(SPACE, seed=1, perturbation_interval=4, synchronous=True), Observer()
+    grid = run(tmp_path, scheduler, observer, stop={"training_iteration": 20})
+    clones = list(scheduler.lineage.clones.values())
+    assert grid.num_errors == 0
+    assert clones
+    assert all(event.parent_step >= event.child_step for event in clones)
+    assert clones[-1].parent_step == clones[-1].child_step
+    assert {event.parent_step for event in clones} <= {4, 8, 12, 16}
+    assert [results[-1]["training_iteration"] for results in observer.results.values()] == [20] * 4
+    assert [len(observer.processes(member)) for member in observer.results] == [1, 1, 1, 1]
+
+
+def test_a_synchronous_population_whose_clones_restart_comes_to_its_end(tmp_path):
+    """Nobody waits for a process that may not find a place."""
+    scheduler, observer = InPlacePBT(SPACE, seed=1, perturbation_interval=4, synchronous=True), Observer()
+    grid = run(tmp_path, scheduler, observer, trainable=Restarting, stop={"training_iteration": 12})
+    assert grid.num_errors == 0
+    assert scheduler.lineage.clones
+    assert [results[-1]["training_iteration"] for results in observer.results.values()] == [12] * 4
+
+
 class Restarting(tune.Trainable):
     """The same landscape without the contract: a checkpoint brings the state only."""
 

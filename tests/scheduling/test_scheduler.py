@@ -36,7 +36,8 @@ class Controller:
 
     def __init__(self):
         self.trials, self.saved, self.tasks, self.trained, self.paused, self.marked = [], [], [], [], [], []
-        self._callbacks = SimpleNamespace(_callbacks=[])
+        self._callbacks, self._checkpoint_manager = SimpleNamespace(_callbacks=[]), SimpleNamespace()
+        self._storage = SimpleNamespace(storage_filesystem=SimpleNamespace(type_name="elsewhere"))
         self._cached_trial_decisions, self._queued_trial_decisions = {}, {}
         self._trial_task_failure = object()
         self._schedule_trial_save = self.saved.append
@@ -617,3 +618,80 @@ def test_a_journal_that_has_lost_a_clone_is_told(pair, caplog):
     told = [record.message for record in caplog.records if "line of descent is not whole" in record.message]
     assert len(told) == 1
     assert "does not know how m1 came to its values" in told[0]
+
+
+# A population that waits for each other.
+
+
+@pytest.fixture
+def together(tmp_path):
+    return Population(tmp_path, [1.0, 0.1, 0.2, 8.0], synchronous=True)
+
+
+def end_of_saves(population, fitnesses, step):
+    """Each member saves once, and nothing else is asked meanwhile."""
+    assert population.controller.saved == population.controller.trials[: len(fitnesses)]
+    population.controller.saved.clear()
+    for slot, fitness in enumerate(fitnesses):
+        population.save(slot, fitness, step)
+
+
+def test_members_wait_for_the_last_one_and_are_judged_from_one_look(together):
+    scores = [0.9, 0.2, 0.5, 0.1]
+    for slot, score in enumerate(scores):
+        together.scheduler.choose_trial_to_run(together.controller)
+        assert together.controller.trained == together.controller.tasks == []
+        assert together.report(slot, score, 3) == TrialScheduler.NOOP
+    end_of_saves(together, scores, 3)
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.clones() == [("m0", "m3")]
+    assert together.controller.trained == [together[1], together[2], together[0]]
+    answer(together.controller.tasks[0], together[3])
+    assert together.controller.trained[3:] == [together[3]]
+
+
+def test_nobody_is_judged_while_a_member_saves(together):
+    together.report_all([0.9, 0.2, 0.5, 0.1], 3)
+    end_of_saves(together, [0.9, 0.2, 0.5, 0.1], 3)
+    together[2].temporary_state.saving_to = object()
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.controller.trained == together.controller.tasks == []
+    together[2].temporary_state.saving_to = None
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert len(together.controller.trained) == 3
+
+
+def test_a_member_that_has_ended_is_not_waited_for(together):
+    for slot, score in enumerate([0.9, 0.2, 0.5]):
+        together.report(slot, score, 3)
+        together.save(slot, score, 3)
+    together[3].set_status(Trial.ERROR)
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.clones() == [("m0", "m1")]
+    assert together.controller.trained == [together[2], together[0]]
+
+
+def test_of_a_chain_each_copies_what_its_donor_had_before_it_was_replaced(tmp_path):
+    """m0 copies m1 and m1 copies m2, at the same look."""
+
+    class NextOne(Truncation):
+        def donor_for(self, member, standings, interval, rng):
+            return {"m0": "m1", "m1": "m2"}.get(member)
+
+    chain = Population(tmp_path, [0.1, 0.2, 1.0], synchronous=True, selection=NextOne())
+    chain.report_all([0.1, 0.4, 0.9], 3)
+    for slot, score in enumerate([0.1, 0.4, 0.9]):
+        chain.save(slot, score, 3)
+    chain.scheduler.choose_trial_to_run(chain.controller)
+    assert [(event.parent, event.child, event.parent_score) for event in chain.scheduler.lineage.clones.values()] == [
+        ("m1", "m0", 0.4),
+        ("m2", "m1", 0.9),
+    ]
+
+
+def test_a_member_that_cannot_be_replaced_now_goes_on(together):
+    """Nobody has a checkpoint."""
+    together.report_all([0.9, 0.2, 0.5, 0.1], 3)
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.scheduler.skipped == {"no_checkpoint": 1}
+    assert len(together.controller.trained) == 4
