@@ -29,6 +29,7 @@ from pbt_agents.search_space import agent_search_space
         ("stability", True),
         ("perturbation_updates", 2.5),
         ("size", 2.0),
+        ("synchronous", "yes"),
     ],
 )
 def test_a_value_that_makes_no_population_is_refused_by_name(field, value):
