@@ -51,6 +51,8 @@ class Args:
     """Stop earlier, after so many minutes of training."""
     cpu_seconds: float | None = None
     """Stop earlier, after so many CPU seconds of training, all members and engines together."""
+    target_fitness: float | None = None
+    """Stop earlier, as soon as one evaluation of an agent scores this."""
     window: int | None = None
     """Fix the buffer's window (policy versions) instead of searching it; 0 trains synchronously."""
     environment: str | None = None
@@ -128,6 +130,7 @@ def limited(budget: Budget, args: Args) -> Budget:
         budget.updates if args.updates is None else args.updates,
         budget.minutes if args.minutes is None else args.minutes,
         budget.cpu_seconds if args.cpu_seconds is None else args.cpu_seconds,
+        budget.fitness if args.target_fitness is None else args.target_fitness,
     )
 
 

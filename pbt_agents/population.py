@@ -24,6 +24,8 @@ class Budget:
     """Wall clock, from the moment when the engines are up."""
     cpu_seconds: float | None = None
     """Of all processes of the run together, from the same moment."""
+    fitness: float | None = None
+    """Early, as soon as one evaluation of a member is at least this; beside one of the others, since it may never be reached."""
 
     def __post_init__(self) -> None:
         limits = {"updates": self.updates, "minutes": self.minutes, "cpu_seconds": self.cpu_seconds}
@@ -31,6 +33,8 @@ class Budget:
         for name, limit in limits.items():
             require(limit is None or limit > 0, f"{name} must be above 0, got {limit}. Leave it out for no limit.")
             require(limit is None or limit < math.inf, f"{name} must be finite, got {limit}. Leave it out for no limit.")
+        reachable = self.fitness is None or math.isfinite(self.fitness)
+        require(reachable, f"fitness must be finite, got {self.fitness}. Leave it out for no early end.")
 
 
 @dataclass(frozen=True)

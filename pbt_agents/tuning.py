@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,13 @@ def run_population(
     """
     resume = resume and is_resumable(out)
     scheduler, reporter, folder = population_scheduler(spec), reporter or PlainLines(), Path(fleet.info.folder)
-    reporter.tell(Plan(spec.size, spec.budget.updates, spec.budget.minutes, spec.budget.cpu_seconds))
+    reporter.tell(Plan(spec.size, **asdict(spec.budget)))
     reporter.tell(StageStarted(STAGE, f"training {spec.size} member{'s' * (spec.size > 1)}"))
     gpus = gpus_held(spec.agent)
     with closing(ResourceMeter(out / USAGE)) as meter:
         watch = PopulationWatch(reporter, spec, member_of, lambda: scheduler.lineage, meter.usage, folder, out, gpus, price_per_hour)
         with (
-            StopSign(folder, lambda: _used_up(spec.budget, meter) or (only_estimate and watch.estimated)) as sign,
+            StopSign(folder, lambda: _used_up(spec.budget, meter) or watch.reached or (only_estimate and watch.estimated)) as sign,
             warnings.catch_warnings(),
         ):
             quiet_tune()

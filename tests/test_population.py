@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -76,9 +77,16 @@ def test_a_budget_of_nothing_is_refused_by_name(field):
         Budget(**{field: 0})
 
 
-def test_a_budget_without_an_end_is_refused():
+@pytest.mark.parametrize("limits", [{}, {"fitness": 0.5}])
+def test_a_budget_without_an_end_is_refused(limits):
     with pytest.raises(ConfigError, match="all are None"):
-        Budget()
+        Budget(**limits)
+
+
+@pytest.mark.parametrize("fitness", [math.nan, math.inf])
+def test_a_fitness_that_cannot_be_reached_is_refused_by_name(fitness):
+    with pytest.raises(ConfigError, match=r"^fitness must be finite"):
+        Budget(updates=10, fitness=fitness)
 
 
 def test_a_population_of_another_size_has_a_slot_for_each_member_and_is_the_same_else():

@@ -78,8 +78,8 @@ def test_without_exploits_nobody_is_ever_replaced():
     scores = {"a": Standing(1.0), "b": Standing(0.0), "c": Standing(float("nan"))}
     alone, together = population_scheduler(spec(3, exploit=False)), population_scheduler(spec(3))
     assert isinstance(together, InPlacePBT)
-    assert [alone._selection.donor_for(member, scores, 1, None) for member in scores] == [None, None, None]
-    assert together._selection.donors(scores) == ["a"]
+    assert [alone._search.donor_for(member, scores, 1) for member in scores] == [None, None, None]
+    assert together._search.donors(scores) == ["a"]
 
 
 def test_a_member_is_a_clone_of_whom_its_last_result_comes_from():

@@ -184,10 +184,12 @@ class Plan:
     updates: int | None
     minutes: float | None
     cpu_seconds: float | None
+    fitness: float | None
 
     def text(self) -> str:
         limits = {"updates each": self.updates, "minutes": self.minutes, "CPU seconds in all": self.cpu_seconds}
-        budget = " or ".join(f"{limit:g} {name}" for name, limit in limits.items() if limit is not None)
+        ends = [f"{limit:g} {name}" for name, limit in limits.items() if limit is not None]
+        budget = " or ".join(ends if self.fitness is None else [*ends, f"a score of {self.fitness:g}"])
         return f"budget: {self.members} member{'s' * (self.members > 1)}, {budget}"
 
 

@@ -49,6 +49,8 @@ class PopulationWatch(Callback):
         self._out, self._gpus, self._price_per_hour = out, gpus, price_per_hour
         self.estimated = False
         """Whether it was told what all comes to."""
+        self.reached = False
+        """Whether a member has had the fitness at which the run is to end early."""
         self._reporter, self._spec, self._name, self._lineage, self._usage, self._beacons = reporter, spec, name, lineage, usage, beacons
         self._paces: dict[str, Pace] = {}
         self._ended: set[str] = set()
@@ -81,6 +83,7 @@ class PopulationWatch(Callback):
         self._tell_clones()
         self._reporter.tell(self._result(name, trial.trial_id, result, seconds))
         self._tell_audit(result.get("audit/not_reproducible", 0))
+        self._tell_reached(name, result["fitness"])
         if remark := result.get("remark"):
             self._reporter.tell(MemberRemark(name, textwrap.shorten(remark, 240), bool(result.get("done"))))
 
@@ -150,6 +153,12 @@ class PopulationWatch(Callback):
                     "What is trained on cannot be audited then, and members are not scored on equal tasks."
                 )
             )
+
+    def _tell_reached(self, name: str, fitness: float) -> None:
+        wanted = self._spec.budget.fitness
+        if wanted is not None and fitness >= wanted and not self.reached:
+            self.reached = True
+            self._reporter.tell(Note(f"{name} has a score of {fitness:.3f}, and {wanted:g} was to be reached: training ends"))
 
     def _look(self) -> None:
         usage, said = self._usage(), self._said()

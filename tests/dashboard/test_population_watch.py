@@ -90,6 +90,18 @@ def test_a_result_is_told_with_the_values_that_ran_and_not_those_that_were_asked
     assert event == MemberResult("agent1", 0, 10, 0.4125, 0.03, 1.5e-3, 5.0, 8, 2.34, 150.0, None)
 
 
+def test_a_fitness_that_was_to_be_reached_ends_the_run_at_the_first_result_that_has_it(tmp_path, monkeypatch):
+    population = Population(tmp_path, monkeypatch, Budget(updates=100, fitness=0.5))
+    population.start()
+    population.result(0, fitness=0.49)
+    assert not population.watch.reached
+    population.result(1, fitness=0.5)
+    population.now += 40.0
+    population.result(0, updates=20, fitness=0.6)
+    assert population.watch.reached
+    assert [note.text() for note in population.told(Note)] == ["agent1 has a score of 0.500, and 0.5 was to be reached: training ends"]
+
+
 def test_tokens_a_second_are_those_since_the_last_result(population):
     population.result(1)
     population.now += 40.0

@@ -64,7 +64,7 @@ REPORT = Report(
 )
 NEWS = [
     Note("torch 2"),
-    Plan(4, 100, None, 300.0),
+    Plan(4, 100, None, 300.0, 0.55),
     StageStarted("training", "training 4 members"),
     RESULT,
     MemberRemark("agent1", "40 groups alike", False),
@@ -97,7 +97,7 @@ def test_the_news_as_plain_lines(clock, capsys):
     assert "\x1b" not in said.out
     assert said.out.splitlines() == [
         "torch 2",
-        "budget: 4 members, 100 updates each or 300 CPU seconds in all",
+        "budget: 4 members, 100 updates each or 300 CPU seconds in all or a score of 0.55",
         "training 4 members",
         "    10 s  agent1  update   20  score  0.412 ±0.030  rate 1.5e-03  cap  5.0  window  8  lag  2.3    512 tokens/s  gen 2  "
         "from agent3",
