@@ -22,8 +22,8 @@ from _figures import Figures, show
 from pbt_agents.checks import require
 from pbt_agents.command_line import parse
 from pbt_agents.errors import ConfigError
-from pbt_agents.export.rows import evaluations
-from pbt_agents.json_files import read_json, write_json
+from pbt_agents.export.stretches import stretches
+from pbt_agents.json_files import write_json
 
 COLLAPSED = 0.5
 """Of the score before: an interval that ends below has collapsed."""
@@ -70,18 +70,13 @@ class Interval:
 def recorded(run: Path) -> Iterator[Interval]:
     """Of every member of every population in this directory. A clone's first interval begins at its parent's checkpoint."""
     for arm in sorted(folder.parent for folder in run.glob("**/population")):
-        clones = read_json(arm / "population" / "lineage.json")["clones"]
-        step, score, then, member = 0, math.nan, 0.0, ""
-        for row in evaluations(arm):
-            if row["member"] != member:
-                step, score, then, member = 0, math.nan, 0.0, row["member"]
-            for clone in clones:
-                if member == f"agent{int(clone['child'].rsplit('_', 1)[1])}" and then <= clone["time_s"] < row["timestamp"]:
-                    step, score = clone["parent_step"], clone["parent_score"]
-            measured = row["fitness_se"], row["learning_rate"], row["window"], row.get("trainer/lag_steps_mean", 0.0)
-            name = str(arm.relative_to(run.parent))
-            yield Interval(name, member, step, row["version"], score, row["fitness"], *measured)
-            step, score, then = row["version"], row["fitness"], row["timestamp"]
+        for stretch in stretches(arm):
+            step, score = stretch.start, stretch.score
+            for row in stretch.evaluations:
+                measured = row["fitness_se"], row["learning_rate"], row["window"], row.get("trainer/lag_steps_mean", 0.0)
+                name = str(arm.relative_to(run.parent))
+                yield Interval(name, stretch.member, step, row["version"], score, row["fitness"], *measured)
+                step, score = row["version"], row["fitness"]
 
 
 def read_intervals(path: Path) -> list[Interval]:

@@ -69,6 +69,9 @@ class Args:
     """Directory of the run; runs/sudoku-<time>, by the recipe's name, when not given."""
     resume: str | None = None
     """Directory of an interrupted run to go on with, under the same settings."""
+    study: str | None = None
+    """Optuna storage, e.g. sqlite:///runs/study.db: first values come from what former runs of the recipe left there, and this run's
+    are added."""
     compare: bool = False
     """Afterwards train the same agents without copying, and one default agent, on the same CPU seconds."""
     quiet: bool = False
@@ -247,6 +250,12 @@ def resume_command(out: Path) -> str:
     return shlex.join([python, sys.argv[0], "--resume", str(out)])
 
 
+def opened_study(args: Args) -> Any:
+    from pbt_agents.study import Study  # needed by few
+
+    return Study(args.study or "", args.recipe)
+
+
 def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
     spec = population(args)
     if args.address is None:
@@ -257,6 +266,9 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
 
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
+    study = opened_study(args) if args.study is not None else None
+    if study and spec.initial is None and spec.size > 1 and not resume:
+        spec = replace(spec, initial=tuple(study.first_values(spec.search_space, spec.size, spec.agent.seed)))
     with ExitStack() as session:
         with Stage(reporter, "ray", "starting Ray") as stage:
             session.enter_context(ray_session(out, args.address))
@@ -272,6 +284,8 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
             return 130
         arms = compare(spec, outcome, out, resume, args.test_episodes, reporter, args.price_per_hour) if args.compare else {}
     reporter.tell(report(spec, outcome, arms, out, args.price_per_hour))
+    if study:
+        study.add(out)
     return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
 
 

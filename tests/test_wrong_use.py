@@ -69,6 +69,7 @@ CASES = {
     "negative minutes": ("--minutes -1", "minutes must be above 0, got -1.0"),
     "no CPU seconds": ("--cpu-seconds 0", "cpu_seconds must be above 0, got 0.0"),
     "no fitness": ("--target-fitness nan", "fitness must be finite, got nan"),
+    "study": ("--study nonsense", "study 'nonsense' cannot be opened"),
     "one test episode": ("--test-episodes 1", "test_episodes must be at least 2, got 1"),
     "environment": ("--environment sudokku", "unknown environment 'sudokku'. Did you mean 'sudoku'?"),
     "variant": ("--environment sudoku:enormous", "unknown variant of sudoku 'enormous'"),

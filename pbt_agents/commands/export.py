@@ -6,6 +6,10 @@
 
 metrics.parquet has a row for each evaluation of each member, updates.parquet one for each optimizer step. Steps are there twice where a
 member went on from a checkpoint after a crash: those of the higher lineage count. A run writes both Parquet files at its end by itself.
+
+    python -m pbt_agents export runs/mine --study sqlite:///runs/study.db
+
+adds a run that has ended to an Optuna study of its recipe's name, a trial for each stretch of training with the same values.
 """
 
 from dataclasses import dataclass
@@ -22,6 +26,8 @@ class Args:
     """Directory of the run."""
     tensorboard: bool = True
     """TensorBoard's event files, too."""
+    study: str | None = None
+    """Optuna storage to add the run to."""
 
 
 def main(args: Args) -> int:
@@ -37,4 +43,9 @@ def main(args: Args) -> int:
     if args.tensorboard:
         for member, points in write_tensorboard(args.run).items():
             print(f"{args.run / FOLDER / member}: {points} points")
+    if args.study:
+        from pbt_agents.study import Study, recipe_of
+
+        name = recipe_of(args.run)
+        print(f"{args.study}, study '{name}': {Study(args.study, name).add(args.run)} trials added")
     return 0

@@ -31,6 +31,12 @@ def evaluations(run: Path) -> list[Row]:
     ]
 
 
+def members(run: Path) -> dict[str, str]:
+    """Tune's id of each member that has a result -> its name."""
+    first = {file.parent.name: next(_lines(file), {}) for file in sorted(run.glob(_EVALUATIONS))}
+    return {str(result["trial_id"]): name for name, result in first.items() if "trial_id" in result}
+
+
 def updates(run: Path) -> list[Row]:
     """Optimizer steps of every member, refused ones too (`trainer/stepped` 0)."""
     return [_row(file.parents[1].name, row) for file in sorted(run.glob(_UPDATES)) for row in _lines(file)]

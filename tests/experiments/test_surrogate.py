@@ -105,7 +105,7 @@ def test_intervals_are_kept_as_a_table(tmp_path):
 
 
 def test_a_clones_first_interval_begins_at_its_parents_checkpoint(tmp_path):
-    """agent1 is cloned 0.5 s after its first result, from agent0's checkpoint at step 20."""
+    """agent1 is cloned right after its first result, from agent0's checkpoint at step 20."""
     shared = {"ratio_max": 5.0, "window": 4, "fitness_se": 0.03, "trainer/lag_steps_mean": 1.0, "lineage": 0}
     rows = {
         "agent0": [(10, 0.4, 1e-3, 100), (20, 0.5, 1e-3, 110)],
@@ -113,13 +113,15 @@ def test_a_clones_first_interval_begins_at_its_parents_checkpoint(tmp_path):
     }
     for name, results in rows.items():
         (tmp_path / "a" / "population" / name).mkdir(parents=True)
+        told = {"trial_id": name.replace("agent", "x_0000"), **shared}
         lines = [
-            json.dumps({**shared, "version": version, "updates": version, "fitness": fitness, "learning_rate": rate, "timestamp": then})
+            json.dumps({**told, "version": version, "updates": version, "fitness": fitness, "learning_rate": rate, "timestamp": then})
             for version, fitness, rate, then in results
         ]
         (tmp_path / "a" / "population" / name / "result.json").write_text("\n".join(lines) + "\n")
-    clone = {"child": "x_00001", "time_s": 112.5, "parent_step": 20, "parent_score": 0.5}
-    (tmp_path / "a" / "population" / "lineage.json").write_text(json.dumps({"clones": [clone]}))
+    clone = {"child": "x_00001", "time_s": 112.5, "child_step": 10, "parent_step": 20, "parent_score": 0.5, "values": {}}
+    lineage = {"members": {"x_00000": {}, "x_00001": {}}, "clones": [clone]}
+    (tmp_path / "a" / "population" / "lineage.json").write_text(json.dumps(lineage))
     found = [(one.run, one.member, one.start, one.end, one.score, one.score_after) for one in recorded(tmp_path / "a")]
     assert found[1:2] + found[3:] == [("a", "agent0", 10, 20, 0.4, 0.5), ("a", "agent1", 20, 30, 0.5, 0.6)]
     assert [math.isnan(one[4]) for one in found] == [True, False, True, False]
