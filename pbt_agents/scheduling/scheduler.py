@@ -124,6 +124,7 @@ class InPlacePBT(PopulationBasedTraining):
         else:
             self._meet(tune_controller, trial)
         number_on(trial)
+        self._waiting = [other for other in self._waiting if other is not trial]  # it was, when it failed
         # Training goes on from the checkpoint, and so must the clock.
         state, step = self._trial_state[trial], checkpoint_metrics(trial).get(self._time_attr, 0)
         state.last_perturbation_time = min(state.last_perturbation_time, step)

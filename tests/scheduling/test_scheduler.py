@@ -671,6 +671,20 @@ def test_a_member_that_has_ended_is_not_waited_for(together):
     assert together.controller.trained == [together[2], together[0]]
 
 
+def test_a_waiting_member_that_fails_and_starts_again_is_waited_for_once_more(together):
+    """It trains now, and would be asked for a second step beside the first."""
+    together.report_all([0.9, 0.2, 0.5], 3)
+    for slot, score in enumerate([0.9, 0.2, 0.5]):
+        together.save(slot, score, 3)
+    together.scheduler.on_trial_add(together.controller, together[2])
+    together.report(3, 0.1, 3)
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.controller.trained == together.controller.tasks == []
+    together.report(2, 0.5, 3)
+    together.scheduler.choose_trial_to_run(together.controller)
+    assert together.clones() == [("m0", "m3")]
+
+
 def test_of_a_chain_each_copies_what_its_donor_had_before_it_was_replaced(tmp_path):
     """m0 copies m1 and m1 copies m2, at the same look."""
 
