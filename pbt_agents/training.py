@@ -139,7 +139,7 @@ def comparison(spec: PopulationSpec) -> dict[str, PopulationSpec]:
     """A population's rivals: the same members with no copying, and one default agent. Raises ConfigError when one cannot be made."""
     default = {name: spec.agent.value(name) for name in spec.search_space}
     return {
-        "independent": replace(spec, exploit=False),
+        "independent": replace(spec, exploit=False, synchronous=False),  # nobody is to be waited for
         "default": replace(spec.of_size(1), exploit=False, initial=(default,)),
     }
 

@@ -260,9 +260,10 @@ def test_a_comparison_gives_each_arm_the_cpu_seconds_of_the_population(tmp_path,
 
 
 def test_the_rivals_of_a_population_are_made_without_training_it_whatever_values_its_members_begin_with(fleets):
-    spec = replace(SPEC, initial=({"learning_rate": 1e-3}, {"learning_rate": 5e-3}))
+    """Those that copy nobody wait for nobody, either."""
+    spec = replace(SPEC, initial=({"learning_rate": 1e-3}, {"learning_rate": 5e-3}), synchronous=True)
     independent, default = training.comparison(spec).values()
-    assert independent == replace(spec, exploit=False)
+    assert independent == replace(spec, exploit=False, synchronous=False)
     assert (default.size, default.agent.fleet.slots, default.exploit, default.initial) == (1, 1, False, ({"learning_rate": 2e-3},))
     assert fleets == []
 
