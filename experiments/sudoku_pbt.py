@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import _interpreter  # noqa: F401
 
@@ -37,6 +37,9 @@ from pbt_agents.preflight import check_engine, check_torch
 from pbt_agents.ray_session import check_address, ray_session
 from pbt_agents.run_folder import MANIFEST, new_run, nothing_kept, resumed_run
 from pbt_agents.search_space import agent_search_space
+
+if TYPE_CHECKING:
+    from pbt_agents.study import Study
 
 
 @dataclass
@@ -212,10 +215,10 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
             with resumed_run(out) as manifest:
                 settings = manifest["settings"]
                 kept = {name: settings.get(name) for name in ("address", "price_per_hour") if session[name] is None}
-                return run(_as_resumed(out, manifest, settings | session | kept), out, True, reporter)
-        spec = population(args)  # refuses what is wrong before there is a directory
+                return run(*_as_resumed(out, manifest, settings | session | kept), out, True, reporter)
+        spec = with_first_values(population(args), args)  # refuses what is wrong before there is a directory
         with new_run(out, asdict(args), spec.to_dict()), nothing_kept(out) if args.estimate else nullcontext():
-            return run(args, out, False, reporter)
+            return run(args, spec, out, False, reporter)
     except PbtAgentsError as error:
         reporter.tell(Failed(str(error)))
         return 2 if isinstance(error, ConfigError) else 1
@@ -230,18 +233,39 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
         return 130
 
 
-def _as_resumed(out: Path, manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> Args:
-    """The flags that the run was started with, if they still come to the population that it was started with."""
+def with_first_values(spec: PopulationSpec, args: Args) -> PopulationSpec:
+    """From the study, where one is named and the recipe leaves them open."""
+    study = opened_study(args)
+    if study is None or spec.initial is not None or spec.size == 1:
+        return spec
+    return replace(spec, initial=tuple(study.first_values(spec.search_space, spec.size, spec.agent.seed)))
+
+
+def opened_study(args: Args) -> "Study | None":
+    if args.study is None:
+        return None
+    from pbt_agents.study import Study  # needed by few
+
+    return Study(args.study, args.recipe)
+
+
+def _as_resumed(out: Path, manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Args, PopulationSpec]:
+    """The flags that the run was started with, if they still come to the population that it was started with.
+
+    First values of a study are those that were asked for then: it may have grown since.
+    """
     with as_written(out / MANIFEST):
-        args = Args(**settings)
-        now, then = population(args).to_dict(), manifest.get("population") or {}
-        changed = difference(then, now)
+        args, then = Args(**settings), manifest.get("population") or {}
+        spec = population(args)
+        if args.study is not None and then.get("initial"):
+            spec = replace(spec, initial=tuple(then["initial"]))
+        changed = difference(then, spec.to_dict())
     require(
         changed is None,
         f"'{out / MANIFEST}' was started with another population than its settings come to now: {changed}. "
         "Undo what was changed in the file, or go on with the version of the code that started the run.",
     )
-    return args
+    return args, spec
 
 
 def resume_command(out: Path) -> str:
@@ -250,14 +274,7 @@ def resume_command(out: Path) -> str:
     return shlex.join([python, sys.argv[0], "--resume", str(out)])
 
 
-def opened_study(args: Args) -> Any:
-    from pbt_agents.study import Study  # needed by few
-
-    return Study(args.study or "", args.recipe)
-
-
-def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
-    spec = population(args)
+def run(args: Args, spec: PopulationSpec, out: Path, resume: bool, reporter: Reporter) -> int:
     if args.address is None:
         check_capacity(spec, out)
     else:
@@ -266,9 +283,6 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
 
     if args.compare:
         comparison(spec)  # refuses now what could not be compared later
-    study = opened_study(args) if args.study is not None else None
-    if study and spec.initial is None and spec.size > 1 and not resume:
-        spec = replace(spec, initial=tuple(study.first_values(spec.search_space, spec.size, spec.agent.seed)))
     with ExitStack() as session:
         with Stage(reporter, "ray", "starting Ray") as stage:
             session.enter_context(ray_session(out, args.address))
@@ -284,6 +298,7 @@ def run(args: Args, out: Path, resume: bool, reporter: Reporter) -> int:
             return 130
         arms = compare(spec, outcome, out, resume, args.test_episodes, reporter, args.price_per_hour) if args.compare else {}
     reporter.tell(report(spec, outcome, arms, out, args.price_per_hour))
+    study = opened_study(args)
     if study:
         study.add(out)
     return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0

@@ -22,6 +22,7 @@ from pbt_agents.json_files import as_written, read_json
 from pbt_agents.run_folder import MANIFEST
 from pbt_agents.search_space import Ladder, LinearRange, LogRange, Range, initial_values, search_space
 
+_SQLITE = "sqlite:///"
 ENOUGH = 10
 """Trials of former runs from which first values are worth more than an even spread over the ranges."""
 
@@ -32,8 +33,10 @@ class Study:
     def __init__(self, storage: str, name: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
+            if storage.startswith(_SQLITE):
+                Path(storage.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
             self._study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
-        except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+        except (SQLAlchemyError, ImportError, ValueError, RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"study '{storage}' cannot be opened: {reason}. Name one of Optuna's storages, e.g. sqlite:///runs/study.db."
@@ -44,7 +47,8 @@ class Study:
         the ranges (search_space.initial_values) while there are fewer than ENOUGH of those in these ranges.
         """
         distributions = {name: _distribution(domain) for name, domain in search_space(declared).items()}
-        former = [trial for trial in self._study.get_trials(states=[TrialState.COMPLETE]) if _is_first(trial, distributions)]
+        ended = [TrialState.COMPLETE, TrialState.PRUNED]
+        former = [trial for trial in self._study.get_trials(states=ended) if _is_first(trial, distributions)]
         if len(former) < ENOUGH:
             return initial_values(declared, size, seed)
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
@@ -109,7 +113,7 @@ def _trial(stretch: Stretch, space: Mapping[str, BaseDistribution], attributes: 
     if math.isfinite(stretch.score):
         attributes |= {"score_at_start": stretch.score, "gain": last - stretch.score}
     return create_trial(
-        state=TrialState.COMPLETE if math.isfinite(last) else TrialState.FAIL,
+        state=TrialState.COMPLETE if math.isfinite(last) else TrialState.PRUNED,  # samplers count that as bad, and leave out what failed
         value=last if math.isfinite(last) else None,
         params={name: stretch.values[name] for name in space},
         distributions=dict(space),

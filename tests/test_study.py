@@ -87,9 +87,10 @@ def test_a_run_is_added_once_and_another_of_the_same_name_too(run, storage, tmp_
     assert Study(storage, "sudoku").add(other) == 3
 
 
-def test_a_stretch_that_diverged_has_failed(tmp_path, storage):
+def test_a_stretch_that_diverged_counts_as_given_up(tmp_path, storage):
+    """Optuna's samplers take that for bad; what failed they leave out."""
     Study(storage, "sudoku").add(write_run(tmp_path / "b", fitness=(0.5, math.nan)))
-    assert [(trial.state.name, trial.value) for trial in trials(storage)] == [("COMPLETE", 0.5), ("FAIL", None), ("COMPLETE", 0.6)]
+    assert [trial.state.name for trial in trials(storage)] == ["COMPLETE", "PRUNED", "COMPLETE"]
 
 
 def test_without_enough_former_runs_first_values_are_spread_evenly(run, storage):
@@ -126,10 +127,15 @@ def test_members_of_other_ranges_are_not_learned_from(experienced):
     assert experienced.first_values(wider, 4, seed=1) == initial_values(wider, 4, seed=1)
 
 
-@pytest.mark.parametrize("name", ["nonsense", "", "sqlite:////no/such/folder/study.db", "redis://nowhere"])
+@pytest.mark.parametrize("name", ["nonsense", "", "sqlite:////dev/null/study.db", "redis://nowhere"])
 def test_a_storage_that_cannot_be_opened_is_refused_by_name(name):
     with pytest.raises(ConfigError, match=f"^study '{name}' cannot be opened: .*sqlite:///runs/study.db"):
         Study(name, "sudoku")
+
+
+def test_the_folder_of_a_study_is_made(tmp_path):
+    Study(f"sqlite:///{tmp_path}/runs/study.db", "sudoku")
+    assert (tmp_path / "runs" / "study.db").exists()
 
 
 def test_a_run_that_has_not_ended_and_one_without_a_recipe_are_refused(run, storage):
