@@ -113,7 +113,7 @@ def run_population(
     with closing(ResourceMeter(out / USAGE)) as meter:
         watch = PopulationWatch(reporter, spec, member_of, lambda: scheduler.lineage, meter.usage, folder, out, gpus, price_per_hour)
         with (
-            StopSign(folder, lambda: _used_up(spec.budget, meter) or watch.reached or (only_estimate and watch.estimated)) as sign,
+            StopSign(folder, lambda: _used_up(spec.budget, meter) or (watch.estimated if only_estimate else watch.reached)) as sign,
             warnings.catch_warnings(),
         ):
             quiet_tune()

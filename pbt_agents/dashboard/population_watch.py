@@ -8,7 +8,7 @@ import math
 import textwrap
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,10 @@ class PopulationWatch(Callback):
         name = self._name(trial.trial_id)
         self._tokens.pop(name, None)  # of a former process
         if name not in self._paces:
-            self._paces[name] = former_pace(Path(trial.storage.trial_fs_path) / "result.json")
+            former = former_results(Path(trial.storage.trial_fs_path) / "result.json")
+            self._paces[name] = former_pace(former)
+            for result in former:
+                self._tell_reached(name, result.get("fitness", math.nan))
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         if result.get(CUT_SHORT):
@@ -237,12 +240,15 @@ def _applied(event: CloneEvent) -> bool:
     return event.latency_s is not None or event.score_after is not None
 
 
-def former_pace(results: Path) -> Pace:
-    """Of what a former process of this member reported, if there was one and its results can be read from here."""
+def former_results(file: Path) -> list[dict[str, Any]]:
+    """What a former process of this member reported, if there was one and its results can be read from here."""
+    return [result for result in _rows(file) if not result.get(CUT_SHORT)]
+
+
+def former_pace(results: Sequence[Mapping[str, Any]]) -> Pace:
     pace = Pace()
-    for result in _rows(results):
-        if not result.get(CUT_SHORT):
-            pace.resume(result["updates"], result["time_this_iter_s"])
+    for result in results:
+        pace.resume(result["updates"], result["time_this_iter_s"])
     return pace
 
 

@@ -102,6 +102,14 @@ def test_a_fitness_that_was_to_be_reached_ends_the_run_at_the_first_result_that_
     assert [note.text() for note in population.told(Note)] == ["agent1 has a score of 0.500, and 0.5 was to be reached: training ends"]
 
 
+def test_a_fitness_that_was_reached_before_a_run_was_resumed_ends_it(tmp_path, monkeypatch):
+    population = Population(tmp_path, monkeypatch, Budget(updates=100, fitness=0.5))
+    (tmp_path / "agent1").mkdir()
+    (tmp_path / "agent1" / "result.json").write_text(json.dumps({**RESULT, "fitness": 0.55}) + "\n")
+    population.start()
+    assert population.watch.reached
+
+
 def test_tokens_a_second_are_those_since_the_last_result(population):
     population.result(1)
     population.now += 40.0
