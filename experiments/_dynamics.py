@@ -4,7 +4,9 @@ Its form holds what is known of such runs, and its numbers are fitted to recorde
 
 - a score approaches a ceiling, faster at higher rates until steps are as large as is useful, and slower on staler experience;
 - the ceiling itself falls as the rate rises, so that a high rate is best early and a lower one later;
-- the product of the rate and (1 + lag) has a limit near which the policy collapses, and regrows from nothing.
+- the product of the rate and (1 + lag) has a limit near which the policy collapses, for good.
+
+Errors of evaluations are independent here. In a run all evaluations are of the same tasks, so that differences are somewhat surer.
 """
 
 import math
@@ -72,7 +74,7 @@ class Learner:
             if luck < hazard:
                 self.collapses += self.score > 0
                 self.score = 0.0
-            else:
+            elif self.score > 0:
                 self.score = self._dynamics.step(self.score, rate, lag)
 
     def evaluate(self) -> float:

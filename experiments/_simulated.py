@@ -13,6 +13,7 @@ import numpy as np
 import optuna
 from _dynamics import Dynamics, Learner
 from numpy.random import Generator, default_rng
+from optuna.trial import TrialState
 
 from pbt_agents.scheduling.evidence import Evidence
 from pbt_agents.scheduling.mutation import Explore, Perturbation
@@ -24,6 +25,8 @@ from pbt_agents.search_space import Range, initial_values
 INTERVAL = 10
 """Steps between two evaluations."""
 _LAG, _ERROR = "trainer/lag_steps_mean", "fitness_se"
+_LEARNERS, _DURATIONS = 1, 2
+"""Streams of chance beside those of first values and of the search, which have the seed itself."""
 Values = Mapping[str, Any]
 
 
@@ -88,7 +91,7 @@ def one_agent(values: Values | None) -> Strategy:
     """All steps for one agent, with these values or with first ones."""
 
     def run(task: Task, ledger: Ledger, seed: int) -> Found:
-        learner, used = Learner(task.dynamics, default_rng(seed)), values or initial_values(task.start, 1, seed)[0]
+        learner, used = Learner(task.dynamics, default_rng([seed, _LEARNERS])), values or initial_values(task.start, 1, seed)[0]
         while ledger.left > 0:
             ledger.train(learner, used)
         return chosen([learner], ledger)
@@ -100,7 +103,7 @@ def random_search(count: int) -> Strategy:
     """So many agents one after the other, each with first values of its own."""
 
     def run(task: Task, ledger: Ledger, seed: int) -> Found:
-        rng, learners = default_rng(seed), []
+        rng, learners = default_rng([seed, _LEARNERS]), []
         for values in initial_values(task.start, count, seed):
             learner = Learner(task.dynamics, rng)
             for _ in range(task.steps // count // INTERVAL):
@@ -111,27 +114,23 @@ def random_search(count: int) -> Strategy:
     return run
 
 
-def halving(longest: int) -> Strategy:
-    """Optuna's TPE sampler proposes, successive halving (ASHA) ends what falls behind; no agent has more than `longest` steps."""
-
-    def run(task: Task, ledger: Ledger, seed: int) -> Found:
-        rng, learners = default_rng(seed), []
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3)
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=4), pruner=pruner)
-        while ledger.left > 0:
-            trial, learner = study.ask(), Learner(task.dynamics, rng)
-            values = {name: domain.at(trial.suggest_float(name, 0, 1)) for name, domain in task.start.items()}
-            learners.append(learner)
-            for interval in range(1, longest // INTERVAL + 1):
-                ledger.train(learner, values)
-                score = learner.evaluate()
-                trial.report(score, interval)
-                if ledger.left <= 0 or trial.should_prune():
-                    break
-            study.tell(trial, score)
-        return chosen(learners, ledger)
-
-    return run
+def halving(task: Task, ledger: Ledger, seed: int) -> Found:
+    """Optuna's TPE sampler proposes, successive halving (ASHA) ends what falls behind; no agent has more than a quarter of all steps."""
+    rng, learners = default_rng([seed, _LEARNERS]), []
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=4), pruner=pruner)
+    while ledger.left > 0:
+        trial, learner, pruned = study.ask(), Learner(task.dynamics, rng), False
+        values = {name: domain.at(trial.suggest_float(name, 0, 1)) for name, domain in task.start.items()}
+        learners.append(learner)
+        for interval in range(1, task.steps // 4 // INTERVAL + 1):
+            ledger.train(learner, values)
+            trial.report(learner.evaluate(), interval)
+            pruned = trial.should_prune()
+            if ledger.left <= 0 or pruned:
+                break
+        study.tell(trial, state=TrialState.PRUNED) if pruned else study.tell(trial, learner.evaluate())
+    return chosen(learners, ledger)
 
 
 @dataclass(frozen=True)
@@ -146,12 +145,12 @@ class Population:
     """Members are compared at the same amount of training."""
 
     def __call__(self, task: Task, ledger: Ledger, seed: int) -> Found:
-        rng = default_rng(seed)
+        rng, durations = default_rng([seed, _LEARNERS]), default_rng([seed, _DURATIONS])
         search = Search(task.space, self.selection, self.explore, Evidence(_ERROR, self.stability), seed)
         first = enumerate(initial_values(task.start, self.size, seed))
         members = [_Member(str(place), values, Learner(task.dynamics, rng)) for place, values in first]
         by_name, places = {member.name: member for member in members}, {member.name: place for place, member in enumerate(members)}
-        due = [(self._duration(rng), member.name) for member in members]
+        due = [(_duration(durations), member.name) for member in members]
         heapq.heapify(due)
         clones = 0
         while ledger.left > 0:
@@ -160,11 +159,8 @@ class Population:
             member.play(ledger, search)
             if all(other.last is not None for other in members):
                 clones += self._judge(member, by_name, places, search)
-            heapq.heappush(due, (now + self._duration(rng), name))
+            heapq.heappush(due, (now + _duration(durations), name))
         return chosen([member.learner for member in members], ledger, clones)
-
-    def _duration(self, rng: Generator) -> float:
-        return float(rng.uniform(0.8, 1.25))
 
     def _judge(self, member: "_Member", by_name: Mapping[str, "_Member"], places: Mapping[str, int], search: Search) -> bool:
         last = {name: other.last for name, other in by_name.items() if other.last is not None}
@@ -199,3 +195,8 @@ class _Member:
         self.learner.score, self.step, self.fresh = donor.saved, donor.saved_step, True
         self.saved_step, self.saved_score, self.saved = donor.saved_step, donor.saved_score, donor.saved
         search.evidence.clone(self.name, donor.name, donor.saved_step)
+
+
+def _duration(rng: Generator) -> float:
+    """Of an interval: members are not equally fast."""
+    return float(rng.uniform(0.8, 1.25))

@@ -99,7 +99,7 @@ def write_intervals(path: Path, intervals: Sequence[Interval]) -> None:
 
 def fit(intervals: Sequence[Interval], trials: int, seed: int) -> tuple[Dynamics, Figures]:
     """Gains by least squares, in units of the errors, from intervals that learned; the limit by likelihood, from which ones collapsed."""
-    alive = [one for one in intervals if not one.score < GONE and one.steps > 0]
+    alive = [one for one in intervals if one.steps > 0 and (one.score >= GONE or one.start == 0)]
     learned = [one for one in alive if not collapsed(one)]
     lags = defaultdict(list)
     for one in intervals:

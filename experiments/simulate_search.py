@@ -14,14 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import _interpreter  # noqa: F401
 import numpy as np
 import optuna
 from _dynamics import Dynamics
-from _simulated import Found, Ledger, Population, Strategy, Task, halving, one_agent, random_search
+from _simulated import INTERVAL, Found, Ledger, Population, Strategy, Task, halving, one_agent, random_search
 
 from pbt_agents.checks import require
 from pbt_agents.command_line import parse
@@ -50,13 +49,13 @@ class Args:
 
 
 DEFAULT = {"learning_rate": 1e-3, "ratio_max": 5.0, "window": 4}
-OURS = Population()
+OURS = Population(explore=POPULATION.explore)
 STRATEGIES: dict[str, Strategy] = {
     "one agent, the rate known": one_agent(DEFAULT),
     "one agent, any rate": one_agent(None),
     "random search, 4 in turn": random_search(4),
     "random search, 8 in turn": random_search(8),
-    "TPE with ASHA": halving(100),
+    "TPE with ASHA": halving,
     "population of 4": OURS,
     "  confidence 0.6": replace(OURS, selection=Truncation(confidence=0.6)),
     "  confidence 0.8": replace(OURS, selection=Truncation(confidence=0.8)),
@@ -65,8 +64,10 @@ STRATEGIES: dict[str, Strategy] = {
     "  lower half replaced": replace(OURS, selection=Truncation(0.5)),
     "  tournament": replace(OURS, selection=Tournament()),
     "  not at the same step": replace(OURS, same_step=False),
-    "  never drawn anew": replace(OURS, explore=Perturbation(resample_probability=0.0)),
+    "  steps of 1.25": replace(OURS, explore=Perturbation(factor=1.25)),
     "  steps of 2": replace(OURS, explore=Perturbation(factor=2.0)),
+    "  steps of 4": replace(OURS, explore=Perturbation(factor=4.0)),
+    "  never drawn anew": replace(OURS, explore=Perturbation(factor=3.0, resample_probability=0.0)),
     "population of 8": replace(OURS, size=8),
     "  stability budget, 8": replace(OURS, size=8, stability=StabilityBudget()),
     "  multi-frequency, 8": replace(OURS, size=8, selection=MultiFrequency()),
@@ -110,8 +111,8 @@ def summary(found: Sequence[Found]) -> dict[str, float]:
         "score_mean_se": float(scores.std(ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else math.nan,
         "steps_to_nine_tenths_median": float(np.quantile(steps, 0.5, method="inverted_cdf")),
         "reached_nine_tenths_share": float(np.isfinite(steps).mean()),
-        "collapses_per_agent": fmean(one.collapsed for one in found),
-        "clones": fmean(one.clones for one in found),
+        "collapses_per_agent": float(np.mean([one.collapsed for one in found])),
+        "clones": float(np.mean([one.clones for one in found])),
     }
 
 
@@ -119,12 +120,17 @@ def read_dynamics(path: Path) -> Dynamics:
     content = read_json(path)
     with as_written(path):
         numbers = content["dynamics"]
-        return Dynamics(**{**numbers, "lags": {int(window): lag for window, lag in numbers["lags"].items()}})
+        dynamics = Dynamics(**{**numbers, "lags": {int(window): lag for window, lag in numbers["lags"].items()}})
+    windows: list[int] = POPULATION.search_space["window"]
+    missing = [window for window in windows if window not in dynamics.lags]
+    require(not missing, f"'{path}' has no lag for the windows {missing}. Fit it to runs that used each of {windows}.")
+    return dynamics
 
 
 def main(args: Args) -> None:
     require(args.seeds >= 1, f"seeds must be at least 1, got {args.seeds}.")
-    require(args.updates >= 20, f"updates must be at least 20, got {args.updates}: two evaluations of each member.")
+    least = INTERVAL * 2  # a whole number of evaluations for each of eight agents in turn
+    require(args.updates >= least and args.updates % least == 0, f"updates must be a multiple of {least}, got {args.updates}.")
     names = args.only or tuple(STRATEGIES)
     for name in names:
         require(name in STRATEGIES, f"there is no strategy '{name}'. Known are: {', '.join(map(repr, STRATEGIES))}.")

@@ -130,11 +130,12 @@ def test_a_clones_first_interval_begins_at_its_parents_checkpoint(tmp_path):
 # Strategies.
 
 
-@pytest.mark.parametrize("strategy", [one_agent(None), random_search(4), halving(100), Population(), Population(8)])
-def test_every_strategy_has_the_same_number_of_steps(dynamics, strategy):
-    ledger = Ledger(task(dynamics), ())
-    strategy(task(dynamics), ledger, 0)
-    assert ledger.spent == 400
+@pytest.mark.parametrize("steps", [160, 400])
+@pytest.mark.parametrize("strategy", [one_agent(None), random_search(4), random_search(8), halving, Population(), Population(8)])
+def test_every_strategy_has_the_same_number_of_steps(dynamics, strategy, steps):
+    ledger = Ledger(task(dynamics, steps), ())
+    strategy(task(dynamics, steps), ledger, 0)
+    assert ledger.spent == steps
 
 
 def test_one_seed_gives_the_same_search_and_another_seed_another(dynamics):
@@ -144,21 +145,17 @@ def test_one_seed_gives_the_same_search_and_another_seed_another(dynamics):
 
 
 def test_a_population_without_selection_is_its_agents_alone(dynamics):
-    """Without noise and with no collapse, the best of four first values after 100 steps each."""
+    """Without noise and with no collapse, the best of four first values after about 100 steps each: members are not equally fast."""
     safe = replace(dynamics, limit=1e9)
     alone = random_search(4)(task(safe), Ledger(task(safe), ()), 5)
     still = Population(selection=Truncation(0.0))(task(safe), Ledger(task(safe), ()), 5)
-    assert (still.score, still.clones) == (pytest.approx(alone.score), 0)
+    assert (still.score, still.clones) == (pytest.approx(alone.score, abs=0.02), 0)
 
 
 def test_a_population_leaves_agents_behind_that_collapse(dynamics):
-    """At a rate of 1e-2 and lag 2 the hazard is above a half in each ten steps, from which four agents alone do not come back."""
-    hot = Task(
-        dynamics,
-        search_space({**SPACE, "learning_rate": LogRange(1e-4, 1e-1)}),
-        search_space({**SPACE, "learning_rate": LogRange(0.02, 0.1)}),
-        400,
-    )
+    """At a rate of 1e-2 and lag 2 the hazard is above a half in each ten steps, and alone nobody comes back. The ceiling of 5e-3 is 0.48."""
+    wide, high = ({**SPACE, "learning_rate": LogRange(*ends)} for ends in ((1e-4, 2e-2), (5e-3, 2e-2)))
+    hot = Task(dynamics, search_space(wide), search_space(high), 400)
     alone = [random_search(4)(hot, Ledger(hot, ()), seed).score for seed in range(8)]
     searched = [Population()(hot, Ledger(hot, ()), seed).score for seed in range(8)]
     assert sum(searched) > sum(alone) + 8 * 0.05
@@ -188,10 +185,21 @@ def test_every_strategy_runs_from_every_start(tmp_path, dynamics, capsys):
     assert capsys.readouterr().out.startswith("SIMULATION: ")
 
 
-def test_a_misspelt_strategy_and_a_damaged_fit_are_refused(tmp_path, dynamics):
-    (tmp_path / "surrogate.json").write_text(json.dumps({"dynamics": {**vars(dynamics), "lags": {}}}))
+def test_a_collapsed_agent_does_not_come_back(dynamics):
+    learner = Learner(dynamics, default_rng(0))
+    learner.train({"learning_rate": 0.1, "window": 4}, 20)
+    learner.train({"learning_rate": 1e-3, "window": 1}, 20)
+    assert (learner.score, learner.collapses) == (0.0, 1)
+
+
+def test_a_misspelt_strategy_and_a_fit_that_is_damaged_or_lacks_a_window_are_refused(tmp_path, dynamics):
+    (tmp_path / "surrogate.json").write_text(json.dumps({"dynamics": vars(dynamics)}))
+    with pytest.raises(ConfigError, match=r"no lag for the windows \[2, 8, 16\]"):
+        main(Args(tmp_path / "surrogate.json"))
     with pytest.raises(ConfigError, match="no strategy 'population'"):
         main(Args(tmp_path / "surrogate.json", only=("population",)))
+    with pytest.raises(ConfigError, match="updates must be a multiple of 20, got 30"):
+        main(Args(tmp_path / "surrogate.json", updates=30))
     (tmp_path / "surrogate.json").write_text(json.dumps({"dynamics": {"base": 1}}))
     with pytest.raises(ConfigError, match=r"surrogate\.json' is not as it should be"):
         main(Args(tmp_path / "surrogate.json"))
