@@ -153,7 +153,7 @@ def test_a_population_without_selection_is_its_agents_alone(dynamics):
 
 
 def test_a_population_leaves_agents_behind_that_collapse(dynamics):
-    """At a rate of 1e-2 and lag 2 half collapse within seven steps, and alone nobody comes back. The ceiling of 5e-3 is 0.48."""
+    """At a rate of 1e-2 and lag 2 half collapse within two steps, and alone nobody comes back. The ceiling of 5e-3 is 0.48."""
     wide, high = ({**SPACE, "learning_rate": LogRange(*ends)} for ends in ((1e-4, 2e-2), (5e-3, 2e-2)))
     hot = Task(dynamics, search_space(wide), search_space(high), 400)
     alone = [random_search(4)(hot, Ledger(hot, ()), seed).score for seed in range(8)]
