@@ -126,7 +126,7 @@ def written_recipe(name: str) -> PopulationSpec:
     """Of a file in populations/, or a user's own. Raises ConfigError for one that is none."""
     recipe: Any = plugins.load("population", name)[0]
     if not isinstance(recipe, PopulationSpec):
-        raise ConfigError(f"recipe '{name}' is a {type(recipe).__name__}, no PopulationSpec. Name another object.")
+        raise ConfigError(f"recipe '{name}' is of the type {type(recipe).__name__}, and no PopulationSpec. Name another object.")
     return recipe
 
 
@@ -255,7 +255,8 @@ def _as_resumed(out: Path, manifest: Mapping[str, Any], settings: Mapping[str, A
     First values of a study are those that were asked for then: it may have grown since.
     """
     with as_written(out / MANIFEST):
-        args, then = Args(**settings), manifest.get("population") or {}
+        args, then = Args(**settings), manifest["population"]
+        require(isinstance(then, dict), f"'{out / MANIFEST}' holds no population. Bring the file back, or start a new run.")
         spec = population(args)
         if args.study is not None and then.get("initial"):
             spec = replace(spec, initial=tuple(then["initial"]))

@@ -43,6 +43,7 @@ CASES = {
         "--resume edited",
         "edited/run.json' was started with another population than its settings come to now: size was 3 and is 4. Undo what was changed",
     ),
+    "run whose population was taken out": ("--resume bare", "bare/run.json' is not as it should be: KeyError('population')"),
     "empty address": ("--address= --out new", "the address is empty. Name a Ray cluster as host:port"),
     "nobody": ("--population 0", "size of the population must be at least 1, got 0. A population of 1 trains one agent."),
     "fewer than nobody": ("--population -3", "size of the population must be at least 1, got -3"),
@@ -136,7 +137,12 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
     edited = '{"settings": {}, "population": {"size": 3}}'
-    for name, manifest in (("other", '{"settings": {"populations": 4}}'), ("listed", "[]"), ("edited", edited)):
+    for name, manifest in (
+        ("other", '{"settings": {"populations": 4}}'),
+        ("listed", "[]"),
+        ("edited", edited),
+        ("bare", '{"settings": {}}'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(manifest)
         (tmp_path / name / ".lock").touch()

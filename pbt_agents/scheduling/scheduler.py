@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
-from pbt_agents.errors import unknown_name
+from pbt_agents.errors import ConfigError, unknown_name
 from pbt_agents.scheduling.adoption import adopt, number_on
 from pbt_agents.scheduling.controller import (
     callbacks_of,
@@ -335,7 +335,10 @@ class InPlacePBT(PopulationBasedTraining):
 
     def _note_score(self, trial: Trial, result: Mapping[str, Any]) -> None:
         if self._is_scored(result):
-            step, score = result.get(self._time_attr, 0), self._metric_op * result[self._metric]
+            measured = result[self._metric]
+            if not hasattr(measured, "__float__"):
+                raise ConfigError(f"'{self._metric}' of {trial} is {measured!r}, and no number. Report a number, NaN where there is none.")
+            step, score = result.get(self._time_attr, 0), self._metric_op * measured
             self.lineage.scored(trial.trial_id, result[self._metric])
             self._search.evidence.note(trial.trial_id, step, score, self._values(trial.config), result)
 

@@ -118,6 +118,8 @@ class MultiFrequency:
     def __post_init__(self) -> None:
         if len(self.periods) < 2 or self.periods[0] < 1 or list(self.periods) != sorted(set(self.periods)):
             raise ConfigError(f"periods must be at least two whole numbers that rise from 1 or more, got {self.periods}.")
+        if not isinstance(self.within, Truncation):
+            raise ConfigError(f"within must be a Truncation, got {self.within!r}.")
 
     @property
     def smallest_population(self) -> int:

@@ -122,7 +122,7 @@ def test_an_interrupted_comparison_is_an_interruption(trained, capsys):
 def test_a_resumed_run_has_the_settings_it_was_started_with(here, trained):
     calls = trained(outcome())
     args = Args(population=3, updates=17, window=0, seed=5, set=("max_reuse=3", "group_size=4"), test_episodes=8)
-    with new_run(here / "run", asdict(args)):
+    with new_run(here / "run", asdict(args), population(args).to_dict()):
         pass
     assert main(Args(resume="run")) == 0
     [(spec, out, resume, episodes, *_)] = calls
@@ -234,7 +234,7 @@ def test_an_interruption_before_there_is_a_run_names_nothing_to_go_on_with(monke
 
 
 def test_what_is_no_recipe_is_refused():
-    with pytest.raises(ConfigError, match=r"recipe 'os\.path:sep' is a str, no PopulationSpec"):
+    with pytest.raises(ConfigError, match=r"recipe 'os\.path:sep' is of the type str, and no PopulationSpec"):
         population(Args(recipe="os.path:sep"))
     with pytest.raises(ConfigError, match=r"unknown population 'sudokku'\. Did you mean 'sudoku'"):
         population(Args(recipe="sudokku"))

@@ -620,6 +620,12 @@ def test_a_journal_that_has_lost_a_clone_is_told(pair, caplog):
     assert "does not know how m1 came to its values" in told[0]
 
 
+@pytest.mark.parametrize("fitness", [None, "high", [0.5]])
+def test_a_metric_that_is_no_number_is_refused_by_name(tmp_path, fitness):
+    with pytest.raises(ConfigError, match=r"^'fitness' of .* is .*, and no number"):
+        Population(tmp_path, [1.0, 0.1]).report(0, fitness, 3)
+
+
 # A population that waits for each other.
 
 

@@ -205,6 +205,7 @@ def test_a_member_that_has_ended_leaves_the_others_in_their_sub_populations():
         (lambda: MultiFrequency((1,)), "periods must be"),
         (lambda: MultiFrequency((2, 1)), "periods must be"),
         (lambda: MultiFrequency((0, 1)), "periods must be"),
+        (lambda: MultiFrequency(within=0.5), "within must be a Truncation, got 0.5"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make, message):
