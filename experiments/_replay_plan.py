@@ -10,7 +10,7 @@ from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError
 from pbt_agents.evaluation import Scores
 from pbt_agents.json_files import as_written, read_json
-from pbt_agents.pipeline import slot_of
+from pbt_agents.pipeline import number_of
 from pbt_agents.run_folder import manifest_around
 from pbt_agents.scheduling.lineage import Segment, read_schedule
 from pbt_agents.scheduling.scheduler import SCHEDULE
@@ -65,7 +65,7 @@ def _plan(run: Path, folder: Path, agent: AgentConfig, results: Mapping[str, Any
     segments = read_schedule(folder / SCHEDULE)
     return Plan(
         agent.with_values({"slots": 1, **segments[0].values}),
-        slot_of(segments[0].member),
+        number_of(segments[0].member) or 0,
         segments,
         int(best["metrics"][STEP]),
         Scores(**results["scores"]),

@@ -20,6 +20,8 @@ from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
 from pbt_agents.scheduling.in_place import CUT_SHORT, InPlaceTrainable
 from pbt_agents.stop_sign import STOP_FILE
 
+_LINEAGES = 1_000_000
+"""Of one holder of a slot, at most: those of the next begin here, so that no engine takes one policy for another."""
 _LAGS = ((9, "lag_9_up"), (5, "lag_5_8"), (3, "lag_3_4"), (2, "lag_2"), (1, "lag_1"), (0, "lag_0"))
 """Lags in policy versions that drift is reported for, each with the lowest of them."""
 
@@ -35,15 +37,16 @@ class AgentPipeline(InPlaceTrainable):
 
         torch.set_num_threads(1)
         settings = read_config(config)
-        slot = slot_of(self.trial_id)
-        agent = agent_names(slot + 1)[slot]
         model_path = resolve_model(settings.model.path)
         self._fleet = EngineFleet(fleet_name(self._storage.experiment_fs_path), model_path, settings)
+        lease = self._fleet.take_slot(self.trial_id, number_of(self.trial_id))
+        slot, agent = lease.slot, agent_names(lease.slot + 1)[lease.slot]
         self._fleet.info.serving(agent)
         local = self._storage.storage_filesystem.type_name == "local"
         folder = Path(self._storage.trial_fs_path if local else self.logdir) / "ring"
         folder.mkdir(parents=True, exist_ok=True)
-        place = Place(agent, slot, model_path, folder, Path(self._fleet.info.folder), trainers_at_once(settings))
+        first_lineage = lease.turn * _LINEAGES
+        place = Place(agent, slot, model_path, folder, Path(self._fleet.info.folder), trainers_at_once(settings), first_lineage)
         self._ring = Ring(place, settings, self._fleet.info.layout, lambda: self._fleet.info.connect(agent))
         self._updates_log = (folder / "updates.jsonl").open("a", buffering=1)
         self._stop_file = place.run_folder / STOP_FILE
@@ -138,9 +141,13 @@ def searched_values(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "agent"}
 
 
-def slot_of(trial_id: str) -> int:
-    """Tune numbers the trials of an experiment: `9f3a1_00002` is the third. A resumed or cloned trial keeps its number."""
-    return int(trial_id.rsplit("_", 1)[1])
+def number_of(trial_id: str) -> int | None:
+    """Tune numbers the trials of an experiment: `9f3a1_00002` is the third. A resumed or cloned trial keeps its number.
+
+    Searchers name trials otherwise, and then there is none.
+    """
+    _, _, number = trial_id.rpartition("_")
+    return int(number) if number.isdecimal() else None
 
 
 def trainers_at_once(config: AgentConfig) -> int:

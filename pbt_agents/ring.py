@@ -52,6 +52,8 @@ class Place:
     run_folder: Path
     """Shared by the agents of a run, private and short-lived: adapters on their way, the trainers' turnstile."""
     trainers_at_once: int
+    first_lineage: int = 0
+    """Above those of whoever had the slot before."""
 
 
 class Ring:
@@ -85,7 +87,7 @@ class Ring:
     def start(self) -> None:
         """Publish the trainer's adapter under a new lineage, and play. An agent that is restored starts by that."""
         file = self._place.folder / "lineage"
-        self.lineage = _read_number(file, -1) + 1
+        self.lineage = max(_read_number(file, -1) + 1, self._place.first_lineage)
         _write_number(file, self.lineage)  # before anything is known by it
         self._sampler, self._auditor = self._stream(_SAMPLE_STREAM), self._stream(_AUDIT_STREAM)
         self._trained = ()

@@ -27,7 +27,7 @@ from pbt_agents.dashboard.quiet import quiet_tune
 from pbt_agents.dashboard.reporter import Reporter
 from pbt_agents.dashboard.wandb_runs import WandbRuns
 from pbt_agents.models import resolve_model
-from pbt_agents.pipeline import AgentPipeline, slot_of
+from pbt_agents.pipeline import AgentPipeline, number_of
 from pbt_agents.population import Budget, PopulationSpec
 from pbt_agents.resources import ResourceMeter, Usage, cores
 from pbt_agents.rollout.fleet import EngineFleet, agent_names, fleet_name
@@ -195,8 +195,9 @@ def member_name(trial: Any) -> str:
 
 
 def member_of(trial_id: str) -> str:
-    slot = slot_of(trial_id)
-    return agent_names(slot + 1)[slot]
+    number = number_of(trial_id)
+    assert number is not None, f"trial {trial_id} is no member of a population"
+    return agent_names(number + 1)[number]
 
 
 def _first_values(spec: PopulationSpec) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from pbt_agents.config import AgentConfig
 from pbt_agents.errors import ConfigError, NoExperienceError, NothingToLearnError
-from pbt_agents.pipeline import AgentPipeline, drift, mean_metrics, read_config, slot_of, trainers_at_once
+from pbt_agents.pipeline import AgentPipeline, drift, mean_metrics, number_of, read_config, trainers_at_once
 
 CONFIG = AgentConfig().with_values({"updates_per_evaluation": 3, "patience": 2})
 
@@ -205,8 +205,8 @@ def test_a_misspelt_setting_is_refused(config):
         read_config(config)
 
 
-def test_a_member_keeps_the_slot_of_its_trial():
-    assert [slot_of(name) for name in ("9f3a1_00000", "a_b_00012")] == [0, 12]
+def test_tune_numbers_trials_and_searchers_do_not():
+    assert [number_of(name) for name in ("9f3a1_00000", "a_b_00012", "c0ffee12")] == [0, 12, None]
 
 
 @pytest.mark.parametrize(

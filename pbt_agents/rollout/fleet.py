@@ -24,10 +24,13 @@ from pbt_agents.engine import AdapterLayout
 from pbt_agents.errors import ConfigError, EngineDiedError, EngineError, PbtAgentsError
 from pbt_agents.models import cache_bytes_per_token
 from pbt_agents.rollout.engine_client import EngineClient
+from pbt_agents.rollout.slot_leases import Lease, SlotLeases
 from pbt_agents.rollout.vllm_build import ENGINE_ENVIRONMENT, EngineSpec
 
 LEASE_S = 8.0
 """A fleet that nobody has renewed for so long ends itself."""
+SLOT_LEASE_S = 3 * LEASE_S
+"""A slot whose holder has not been heard of for so long may be given to another trial."""
 _OUTSIDE = PlacementGroupSchedulingStrategy(None)
 """Not in the placement group of the trial that happens to start the fleet, which holds no room for it and ends with the trial."""
 ENGINE_CPUS = 0.5
@@ -128,6 +131,7 @@ class _FleetKeeper:
     def __init__(self, model_path: str, config: AgentConfig) -> None:
         self._folder = tempfile.mkdtemp(prefix="pbt-")
         self._renewed = time.monotonic()
+        self._slots = SlotLeases(config.fleet.slots, SLOT_LEASE_S)
         actor = ray.remote(num_cpus=ENGINE_CPUS, num_gpus=config.fleet.gpus_per_engine)(_EngineActor)
         self._engines, self._starts = [], []
         for number, agents in enumerate(engine_plan(config)):
@@ -144,8 +148,16 @@ class _FleetKeeper:
         counters: list[dict[str, float]] = ray.get([engine.health.remote() for engine in self._engines])
         return counters
 
-    def renew(self) -> None:
+    def renew(self, trial: str | None = None) -> None:
         self._renewed = time.monotonic()
+        if trial is not None:
+            self._slots.renew(trial, self._renewed)
+
+    def take_slot(self, trial: str, wanted: int | None) -> Lease | None:
+        return self._slots.take(trial, wanted, time.monotonic())
+
+    def give_back(self, trial: str) -> None:
+        self._slots.give_back(trial)
 
     def end(self) -> None:
         self._end_engines()
@@ -172,6 +184,8 @@ class EngineFleet:
         keeper = ray.remote(num_cpus=0, max_concurrency=64)(_FleetKeeper)
         options: dict[str, Any] = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
         options["scheduling_strategy"] = _OUTSIDE
+        self._trial: str | None = None
+        """That holds a slot through this handle."""
         self._keeper: Any = keeper.options(**options).remote(model_path, config)
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="fleet-lease", daemon=True)
@@ -188,8 +202,27 @@ class EngineFleet:
         counters: list[dict[str, float]] = ray.get(self._keeper.health.remote())
         return counters
 
+    def take_slot(self, trial: str, wanted: int | None = None) -> Lease:
+        """A slot for this trial until `close`: the wanted one if it is free. Waits for one whose holder died.
+
+        Raises ConfigError when all stay taken.
+        """
+        self._trial, deadline = trial, time.monotonic() + 1.5 * SLOT_LEASE_S
+        while time.monotonic() < deadline:
+            lease: Lease | None = ray.get(self._keeper.take_slot.remote(trial, wanted))
+            if lease is not None:
+                return lease
+            time.sleep(0.5)
+        raise ConfigError(
+            f"no slot of the engines is free for trial {trial}. Set fleet.slots to the trials that run at once, or lower "
+            "max_concurrent_trials."
+        )
+
     def close(self) -> None:
-        """Stop renewing; the fleet ends itself when no other holder does."""
+        """Give back a slot, and stop renewing; the fleet ends itself when no other holder does."""
+        if self._trial is not None and not self._closed.is_set():
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._keeper.give_back.remote(self._trial), timeout=1)
         self._closed.set()
         self._renewal.join(timeout=1)
 
@@ -213,7 +246,7 @@ class EngineFleet:
         """Until closed, or the keeper is gone. One that is slow or out of reach may hear the next call, before its lease runs out."""
         while not self._closed.wait(LEASE_S / 4):
             try:
-                ray.get(self._keeper.renew.remote(), timeout=LEASE_S / 4)
+                ray.get(self._keeper.renew.remote(self._trial), timeout=LEASE_S / 4)
             except ray.exceptions.ActorDiedError:
                 return
             except ray.exceptions.RayError:

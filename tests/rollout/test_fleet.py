@@ -22,6 +22,7 @@ from pbt_agents.rollout.fleet import (
     engine_spec,
     fleet_name,
 )
+from pbt_agents.rollout.slot_leases import Lease
 
 
 def config(**values):
@@ -127,17 +128,20 @@ class Keeper:
     """Answers renewals as told, one after another. Stands for the handle, and `get` for ray.get."""
 
     def __init__(self, *answers):
-        self.answers, self.asked, self.renew = iter(answers), 0, self
+        self.answers, self.asked, self.renew, self.take_slot = iter(answers), 0, self, self
+        self.trials = set()
 
-    def remote(self):
+    def remote(self, trial, *wanted):
         self.asked += 1
+        self.trials.add(trial)
         return next(self.answers)
 
     @staticmethod
-    def get(answer, timeout):
+    def get(answer, timeout=0):
         assert timeout < LEASE_S, "a lost call leaves time for another one"
         if isinstance(answer, Exception):
             raise answer
+        return answer
 
 
 class Impatient(threading.Event):
@@ -151,7 +155,7 @@ def holder(keeper, monkeypatch):
     """A fleet's handle as it is while its lease is renewed."""
     monkeypatch.setattr(ray, "get", keeper.get)
     fleet = EngineFleet.__new__(EngineFleet)
-    fleet._keeper, fleet._closed = keeper, Impatient()
+    fleet._keeper, fleet._closed, fleet._trial = keeper, Impatient(), None
     return fleet
 
 
@@ -159,6 +163,29 @@ def test_a_lease_is_renewed_after_a_slow_answer_until_the_keeper_is_gone(monkeyp
     keeper = Keeper(None, GetTimeoutError("slow"), None, ActorUnavailableError("a lost connection", None), None, ActorDiedError())
     holder(keeper, monkeypatch)._renew()
     assert keeper.asked == 6
+
+
+def on_a_clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
+
+
+def test_a_trial_waits_for_a_slot_whose_holder_may_be_dead_and_renews_it_from_then_on(monkeypatch):
+    clock = on_a_clock(monkeypatch)
+    keeper = Keeper(None, None, Lease(1, 3), None, ActorDiedError())
+    fleet = holder(keeper, monkeypatch)
+    assert fleet.take_slot("c0ffee") == Lease(1, 3)
+    assert clock.now == 1.0
+    fleet._renew()
+    assert keeper.trials == {"c0ffee"}
+
+
+def test_a_trial_for_which_no_slot_becomes_free_says_what_to_set(monkeypatch):
+    on_a_clock(monkeypatch)
+    with pytest.raises(ConfigError, match=r"no slot of the engines is free for trial c0ffee\. Set fleet\.slots"):
+        holder(Keeper(*[None] * 1000), monkeypatch).take_slot("c0ffee")
 
 
 def test_a_closed_holder_renews_no_more(monkeypatch):
