@@ -21,7 +21,7 @@ from pbt_agents.search_space import param_space
 from pbt_agents.tuning import EXPERIMENT, experiment_fleet
 
 
-class UsedUp(tune.Stopper):
+class UsedUp(tune.Stopper):  # type: ignore[misc]
     """Ends all trials when the CPU seconds are used up."""
 
     def __init__(self, meter: ResourceMeter, cpu_seconds: float) -> None:
