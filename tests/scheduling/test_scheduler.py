@@ -225,6 +225,16 @@ def test_small_populations_copy_the_best_into_the_worst(tmp_path, fitnesses, clo
     assert population.clones() == clones
 
 
+def test_who_has_collapsed_is_replaced_although_another_member_has_no_result_yet(tmp_path):
+    """Below half of what two others had at their first result: whoever comes later, it is among the lowest."""
+    population = Population(tmp_path, [1.0] * 4)
+    for slot, fitness in enumerate([0.9, 0.8]):
+        population.report(slot, fitness, 1)
+        population.save(slot, fitness, 1)
+    assert population.report(2, 0.1, 1) == TrialScheduler.NOOP
+    assert population.clones() == [("m0", "m2")]
+
+
 def test_nobody_is_replaced_before_every_running_member_has_a_result(tmp_path):
     population = Population(tmp_path, [1.0] * 4)
     population[3].set_status(Trial.PENDING)
