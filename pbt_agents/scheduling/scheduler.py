@@ -250,10 +250,11 @@ class InPlacePBT(PopulationBasedTraining):
     # A clone.
 
     def _reason_to_wait(self, trial: Trial, donor: Trial) -> str | None:
-        """Two early scores do not tell who is low among many, but for one that has collapsed; and while a donor still saves, its last
+        """Two early scores do not tell who is low among many, and three only who has collapsed. While a donor still saves, its last
         checkpoint may be a poor one."""
-        running = [state for other, state in self._trial_state.items() if other.status == Trial.RUNNING]
-        if any(state.last_score is None for state in running) and not self._search.evidence.has_collapsed(trial.trial_id):
+        scores = [state.last_score for other, state in self._trial_state.items() if other.status == Trial.RUNNING]
+        surely_low = len(scores) - scores.count(None) > 2 and self._search.evidence.has_collapsed(trial.trial_id)
+        if None in scores and not surely_low:
             return "members_without_result"
         saved = donor.latest_checkpoint_result
         if saved is None or saved.checkpoint is None:
