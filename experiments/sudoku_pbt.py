@@ -235,18 +235,18 @@ def told(args: Args, out: Path, reporter: Reporter) -> int:
 
 def with_first_values(spec: PopulationSpec, args: Args) -> PopulationSpec:
     """From the study, where one is named and the recipe leaves them open."""
-    study = opened_study(args)
+    study = opened_study(args, spec)
     if study is None or spec.initial is not None or spec.size == 1:
         return spec
     return replace(spec, initial=tuple(study.first_values(spec.search_space, spec.size, spec.agent.seed)))
 
 
-def opened_study(args: Args) -> "Study | None":
+def opened_study(args: Args, spec: PopulationSpec) -> "Study | None":
     if args.study is None:
         return None
-    from pbt_agents.study import Study  # needed by few
+    from pbt_agents.study import Study, study_name  # needed by few
 
-    return Study(args.study, args.recipe)
+    return Study(args.study, study_name(args.recipe, spec.agent.environment.id))
 
 
 def _as_resumed(out: Path, manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Args, PopulationSpec]:
@@ -280,10 +280,21 @@ def run(args: Args, spec: PopulationSpec, out: Path, resume: bool, reporter: Rep
         check_capacity(spec, out)
     else:
         check_address(args.address)
-    from pbt_agents.training import compare, comparison, estimate, report, train  # takes seconds, and is not needed to refuse a wrong flag
+    from pbt_agents.training import (  # takes seconds, and is not needed to refuse a wrong flag
+        RESULTS,
+        compare,
+        comparison,
+        estimate,
+        report,
+        train,
+    )
 
-    if args.compare:
-        comparison(spec)  # refuses now what could not be compared later
+    rivals = comparison(spec) if args.compare else {}  # refuses now what could not be compared later
+    ended = all((out / arm / RESULTS).exists() for arm in ("", *rivals))
+    require(
+        not (resume and ended),
+        f"'{out}' has ended, and {RESULTS} in it has the report. Start a new run, or score it: python -m pbt_agents evaluate {out}/best",
+    )
     with ExitStack() as session:
         with Stage(reporter, "ray", "starting Ray") as stage:
             session.enter_context(ray_session(out, args.address))
@@ -299,10 +310,13 @@ def run(args: Args, spec: PopulationSpec, out: Path, resume: bool, reporter: Rep
             return 130
         arms = compare(spec, outcome, out, resume, args.test_episodes, reporter, args.price_per_hour) if args.compare else {}
     reporter.tell(report(spec, outcome, arms, out, args.price_per_hour))
-    study = opened_study(args)
+    study = opened_study(args, spec)
     if study:
         study.add(out)
-    return 130 if None in arms.values() else 1 if any(member.error for member in outcome.run.members) else 0
+    idle = not any(member.metrics.get("updates") for member in outcome.run.members)
+    if idle:
+        reporter.tell(Note("no agent has made an update, so that every adapter is the base model; the lines above say what they lacked"))
+    return 130 if None in arms.values() else 1 if idle or any(member.error for member in outcome.run.members) else 0
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ def load(kind: str, name: str) -> tuple[Any, str]:
     except (Exception, SystemExit) as error:  # whatever a user's file does while it is imported
         if not _is_own(kind, name):
             raise
-        raise _not_importable(kind, name, error if isinstance(error, ImportError | AttributeError) else repr(error)) from error
+        if isinstance(error, ModuleNotFoundError):
+            raise _not_importable(kind, name, error) from error
+        reason = error if isinstance(error, ImportError | AttributeError) else repr(error)
+        raise ConfigError(f"{kind} '{name}' cannot be imported: {reason}. Mend the file, or name another object.") from error
 
 
 def locate(kind: str, name: str) -> tuple[str, str, str]:
@@ -38,6 +41,11 @@ def locate(kind: str, name: str) -> tuple[str, str, str]:
     Raises ConfigError naming the nearest known file, or what is wrong with the name of a user's own object.
     """
     head, colon, tail = name.partition(":")
+    if "/" in head or head.endswith(".py"):
+        raise ConfigError(
+            f"{kind} '{name}' is a path, and modules are wanted: 'package.module:OBJECT', its folder on PYTHONPATH, or the name alone "
+            f"for a file of {kind}s/, as '{names(kind)[0]}'."
+        )
     if _is_own(kind, name):
         if not tail:
             raise ConfigError(f"{kind} '{head}' names a module only. Add the object after a colon: '{head}:MyObject'.")

@@ -47,7 +47,7 @@ class PopulationSpec:
     size: int = 4
     budget: Budget = field(default_factory=lambda: Budget(updates=60))
     perturbation_updates: int = 10
-    """Optimizer steps between two looks at the population."""
+    """Optimizer steps between two looks at the population, which follow an evaluation: rounded up to whole intervals of those."""
     selection: Selection = field(default_factory=Truncation)
     """Who is replaced by whom: Truncation, Tournament or MultiFrequency of scheduling/selection.py, or one's own."""
     explore: Explore = field(default_factory=Perturbation)

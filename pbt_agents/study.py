@@ -66,17 +66,23 @@ class Study:
             kinds = {name: dict(domain) for name, domain in manifest["population"]["search_space"].items()}
             space = {name: _distribution(_KINDS[domain.pop("kind")](**domain)) for name, domain in kinds.items()}
             source = f"{run.resolve().name}, {manifest['started']:.3f}"
-        found = list(stretches(run))
+        found = [stretch for stretch in stretches(run) if stretch.evaluations[-1]["version"] > stretch.start]  # others trained nothing
         known = {(trial.user_attrs.get("run"), trial.user_attrs.get("stretch")) for trial in self._study.get_trials(deepcopy=False)}
         new = [number for number in range(len(found)) if (source, number) not in known]
         self._study.add_trials([_trial(found[number], space, {"run": source, "stretch": number}) for number in new])
         return len(new)
 
 
-def recipe_of(run: Path) -> str:
-    """What a run was started with; its study has the same name."""
+def study_of(run: Path) -> str:
+    """The name of the study that a run belongs to."""
     with as_written(run / MANIFEST):
-        return str(_manifest(run)["settings"]["recipe"])
+        manifest = _manifest(run)
+        return study_name(manifest["settings"]["recipe"], manifest["population"]["agent"]["environment"]["id"])
+
+
+def study_name(recipe: str, environment: str) -> str:
+    """Scores of different environments are not to be compared."""
+    return f"{recipe} on {environment}"
 
 
 def _manifest(run: Path) -> Any:

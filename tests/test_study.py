@@ -39,7 +39,8 @@ def write_run(folder, rates=(1e-3, 5e-3), fitness=(0.5, 0.1), name="sudoku"):
     values = {"learning_rate": 2e-3, "window": 1}
     clone = {"child": "x_00001", "time_s": 112.7, "child_step": 20, "parent_step": 20, "parent_score": 0.5, "values": values}
     (folder / "population" / "lineage.json").write_text(json.dumps({"members": members, "clones": [clone]}))
-    manifest = {"settings": {"recipe": name}, "population": {"search_space": MANIFEST_SPACE}, "started": 1.5}
+    population = {"search_space": MANIFEST_SPACE, "agent": {"environment": {"id": "sudoku:tiny"}}}
+    manifest = {"settings": {"recipe": name}, "population": population, "started": 1.5}
     (folder / "run.json").write_text(json.dumps(manifest))
     return folder
 
@@ -54,8 +55,8 @@ def storage(tmp_path):
     return f"sqlite:///{tmp_path}/study.db"
 
 
-def trials(storage):
-    return optuna.load_study(study_name="sudoku", storage=storage).trials
+def trials(storage, name="sudoku"):
+    return optuna.load_study(study_name=name, storage=storage).trials
 
 
 def test_a_member_has_a_stretch_before_each_clone_and_one_after_the_last(run):
@@ -149,5 +150,11 @@ def test_a_run_that_has_not_ended_and_one_without_a_recipe_are_refused(run, stor
 
 def test_an_old_run_is_added_by_a_command(run, storage, capsys):
     assert main(Args(run, tensorboard=False, study=storage)) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{storage}, study 'sudoku': 3 trials added"
-    assert len(trials(storage)) == 3
+    assert capsys.readouterr().out.splitlines()[-1] == f"{storage}, study 'sudoku on sudoku:tiny': 3 trials added"
+    assert len(trials(storage, "sudoku on sudoku:tiny")) == 3
+
+
+def test_a_member_that_trained_nothing_is_no_trial(run, storage):
+    log = run / "population" / "agent0" / "result.json"
+    log.write_text(row(0, 0, 0.0, 100) + "\n")
+    assert Study(storage, "sudoku").add(run) == 2

@@ -44,6 +44,7 @@ CASES = {
         "edited/run.json' was started with another population than its settings come to now: size was 3 and is 4. Undo what was changed",
     ),
     "run whose population was taken out": ("--resume bare", "bare/run.json' is not as it should be: KeyError('population')"),
+    "recipe as a path": ("--recipe populations/sudoku.py", "population 'populations/sudoku.py' is a path, and modules are wanted"),
     "empty address": ("--address= --out new", "the address is empty. Name a Ray cluster as host:port"),
     "nobody": ("--population 0", "size of the population must be at least 1, got 0. A population of 1 trains one agent."),
     "fewer than nobody": ("--population -3", "size of the population must be at least 1, got -3"),

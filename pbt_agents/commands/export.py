@@ -9,7 +9,7 @@ member went on from a checkpoint after a crash: those of the higher lineage coun
 
     python -m pbt_agents export runs/mine --study sqlite:///runs/study.db
 
-adds a run that has ended to an Optuna study of its recipe's name, a trial for each stretch of training with the same values.
+adds a run that has ended to the Optuna study of its recipe and environment, a trial for each stretch of training with the same values.
 """
 
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ def main(args: Args) -> int:
         for member, points in write_tensorboard(args.run).items():
             print(f"{args.run / FOLDER / member}: {points} points")
     if args.study:
-        from pbt_agents.study import Study, recipe_of
+        from pbt_agents.study import Study, study_of
 
-        name = recipe_of(args.run)
+        name = study_of(args.run)
         print(f"{args.study}, study '{name}': {Study(args.study, name).add(args.run)} trials added")
     return 0

@@ -65,9 +65,9 @@ def estimated(monkeypatch):
     return comes_to
 
 
-def outcome(error=None):
+def outcome(error=None, updates=10):
     usage = SimpleNamespace(seconds=10.0, cpu_s=20.0, peak_pss_bytes=3 << 30)
-    member = SimpleNamespace(name="agent0", error=error)
+    member = SimpleNamespace(name="agent0", error=error, metrics={"updates": updates})
     run = SimpleNamespace(lineage=SimpleNamespace(clones={}), usage=usage, members=[member])
     engines = [{"tokens_generated": 0.0}]
     scored = {"best": member, "scores": "0.5", "validation": {"agent0": 0.5, "agent1": 0.25}, "base": Scores(256, 0.3, 0.02, 0.25, 0.02, 0)}
@@ -128,6 +128,33 @@ def test_a_resumed_run_has_the_settings_it_was_started_with(here, trained):
     [(spec, out, resume, episodes, *_)] = calls
     assert spec == population(args)
     assert (out, resume, episodes) == (Path("run"), True, 8)
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_run_that_has_ended_is_not_scored_once_more(here, trained, capsys, compared):
+    calls = trained(outcome())
+    with new_run(here / "run", asdict(Args(compare=compared)), population(Args()).to_dict()):
+        pass
+    for arm in (".", "independent", "default")[: 3 if compared else 1]:
+        (here / "run" / arm).mkdir(exist_ok=True)
+        (here / "run" / arm / "results.json").touch()
+    assert main(Args(resume="run")) == 2
+    assert "'run' has ended, and results.json in it has the report" in capsys.readouterr().err
+    assert calls == []
+
+
+def test_a_comparison_that_lacks_an_arm_is_gone_on_with(here, trained):
+    trained(outcome(), compared={})
+    with new_run(here / "run", asdict(Args(compare=True)), population(Args()).to_dict()):
+        pass
+    (here / "run" / "results.json").touch()
+    assert main(Args(resume="run")) == 0
+
+
+def test_a_run_in_which_nobody_trained_fails_and_says_so(here, trained, capsys):
+    trained(outcome(updates=0))
+    assert main(Args(out="run")) == 1
+    assert "no agent has made an update" in capsys.readouterr().out
 
 
 def test_a_resumed_run_is_shown_as_this_session_asks(here, trained, capsys):
