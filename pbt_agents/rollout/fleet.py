@@ -31,6 +31,8 @@ LEASE_S = 8.0
 """A fleet that nobody has renewed for so long ends itself."""
 SLOT_LEASE_S = 3 * LEASE_S
 """A slot whose holder has not been heard of for so long may be given to another trial."""
+_ATTEMPTS = 6
+"""Half a second apart: a keeper that ends takes less than one."""
 _OUTSIDE = PlacementGroupSchedulingStrategy(None)
 """Not in the placement group of the trial that happens to start the fleet, which holds no room for it and ends with the trial."""
 ENGINE_CPUS = 0.5
@@ -130,7 +132,7 @@ class _FleetKeeper:
 
     def __init__(self, model_path: str, config: AgentConfig) -> None:
         self._folder = tempfile.mkdtemp(prefix="pbt-")
-        self._renewed = time.monotonic()
+        self._renewed, self._over, self._lock = time.monotonic(), False, threading.Lock()
         self._slots = SlotLeases(config.fleet.slots, SLOT_LEASE_S)
         actor = ray.remote(num_cpus=ENGINE_CPUS, num_gpus=config.fleet.gpus_per_engine)(_EngineActor)
         self._engines, self._starts = [], []
@@ -139,6 +141,12 @@ class _FleetKeeper:
             self._engines.append(engine)
             self._starts.append(engine.start.remote(engine_spec(model_path, agents, config, number), self._folder, f"engine{number}"))
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
+
+    def join(self) -> bool:
+        """A new holder, from now on. False for one that comes when the lease has run out."""
+        with self._lock:
+            self._renewed = time.monotonic()
+            return not self._over
 
     def info(self) -> FleetInfo:
         started = ray.get(self._starts)
@@ -169,24 +177,26 @@ class _FleetKeeper:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _watch(self) -> None:
-        while time.monotonic() - self._renewed < LEASE_S:
+        while not self._is_over():
             time.sleep(0.5)
         try:
             self._end_engines()
         finally:
             os._exit(0)  # from this thread there is no other way out of an actor
 
+    def _is_over(self) -> bool:
+        with self._lock:
+            self._over = time.monotonic() - self._renewed >= LEASE_S
+            return self._over
+
 
 class EngineFleet:
     """One holder's handle on the fleet of a run. The first holder creates it; each renews its lease while it lives."""
 
     def __init__(self, name: str, model_path: str, config: AgentConfig) -> None:
-        keeper = ray.remote(num_cpus=0, max_concurrency=64)(_FleetKeeper)
-        options: dict[str, Any] = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-        options["scheduling_strategy"] = _OUTSIDE
         self._trial: str | None = None
         """That holds a slot through this handle."""
-        self._keeper: Any = keeper.options(**options).remote(model_path, config)
+        self._keeper: Any = _joined(name, model_path, config)
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="fleet-lease", daemon=True)
         self._renewal.start()
@@ -251,6 +261,22 @@ class EngineFleet:
                 return
             except ray.exceptions.RayError:
                 continue
+
+
+def _joined(name: str, model_path: str, config: AgentConfig) -> Any:
+    """The keeper of this name. One that is just ending, since nobody held it for a while, is waited for, and another takes its place."""
+    keeper = ray.remote(num_cpus=0, max_concurrency=64)(_FleetKeeper)
+    options: dict[str, Any] = {"name": name, "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    reason = None
+    for _ in range(_ATTEMPTS):
+        found = keeper.options(**options, scheduling_strategy=_OUTSIDE).remote(model_path, config)
+        try:
+            if ray.get(found.join.remote()):
+                return found
+        except ray.exceptions.RayActorError as error:
+            reason = error
+        time.sleep(0.5)
+    raise EngineDiedError(f"the engines did not start: {reason or 'those of this run are still ending'}") from reason
 
 
 def _cause(error: Exception) -> Exception:

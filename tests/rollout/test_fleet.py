@@ -10,13 +10,14 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from pbt_agents.config import AgentConfig
-from pbt_agents.errors import ConfigError
+from pbt_agents.errors import ConfigError, EngineDiedError
 from pbt_agents.rollout.fleet import (
     LEASE_S,
     EngineFleet,
     EngineInfo,
     FleetInfo,
     _FleetKeeper,
+    _joined,
     engine_address,
     engine_plan,
     engine_spec,
@@ -224,6 +225,7 @@ def watched(monkeypatch, folder, clock, kill):
     monkeypatch.setattr(os, "_exit", ended)
     keeper = _FleetKeeper.__new__(_FleetKeeper)
     keeper._folder, keeper._engines, keeper._renewed = str(folder), ["engine0", "engine1"], 0.0
+    keeper._over, keeper._lock = False, threading.Lock()
     clock.renew = keeper.renew
     with pytest.raises(Ended):
         keeper._watch()
@@ -248,3 +250,58 @@ def test_a_keeper_that_cannot_reach_its_engines_ends_all_the_same(monkeypatch, t
         raise RuntimeError("Ray is gone")
 
     assert watched(monkeypatch, tmp_path, Clock(), kill) == LEASE_S
+
+
+@pytest.mark.parametrize(("age_s", "joins"), [(LEASE_S - 0.1, True), (LEASE_S, False)])
+def test_whoever_comes_before_the_lease_is_over_has_a_whole_one_and_whoever_comes_later_has_none(monkeypatch, age_s, joins):
+    """A trial of a sweep may start when the one before has just ended: engines must not end under it."""
+    clock = on_a_clock(monkeypatch)
+    keeper = _FleetKeeper.__new__(_FleetKeeper)
+    keeper._renewed, keeper._over, keeper._lock = 0.0, False, threading.Lock()
+    clock.now = age_s
+    keeper._is_over()
+    assert keeper.join() == joins
+    clock.now += LEASE_S - 0.1
+    assert keeper._is_over() is False or not joins
+
+
+class Keepers:
+    """Ray, with a keeper that is ending, one that has ended, and a new one."""
+
+    def __init__(self, *answers):
+        self.answers, self.made = list(answers), 0
+        self.join = self
+
+    def __call__(self, **options):
+        return lambda kind: self
+
+    def options(self, **options):
+        return self
+
+    def remote(self, *arguments):
+        self.made += bool(arguments)
+        return self
+
+    def get(self, asked):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_keeper_that_is_ending_is_not_joined_but_replaced(monkeypatch):
+    on_a_clock(monkeypatch)
+    keepers = Keepers(False, ActorDiedError(), True)
+    monkeypatch.setattr(ray, "remote", keepers)
+    monkeypatch.setattr(ray, "get", keepers.get)
+    assert _joined("fleet-x", "model", config()) is keepers
+    assert keepers.made == 3
+
+
+def test_a_keeper_that_never_comes_up_is_an_error_with_its_reason(monkeypatch):
+    on_a_clock(monkeypatch)
+    keepers = Keepers(*[ActorDiedError()] * 100)
+    monkeypatch.setattr(ray, "remote", keepers)
+    monkeypatch.setattr(ray, "get", keepers.get)
+    with pytest.raises(EngineDiedError, match="the engines did not start"):
+        _joined("fleet-x", "model", config())
