@@ -19,6 +19,7 @@ from typing import Any
 
 import _interpreter  # noqa: F401
 import numpy as np
+from _starts import HIGH, LOW, WIDE
 
 from pbt_agents.checks import require
 from pbt_agents.command_line import parse
@@ -29,7 +30,7 @@ from pbt_agents.populations.sudoku import POPULATION
 from pbt_agents.provenance import git_state, machine, packages
 from pbt_agents.scheduling.mutation import Perturbation
 from pbt_agents.scheduling.selection import Truncation
-from pbt_agents.search_space import LogRange, initial_values
+from pbt_agents.search_space import initial_values
 
 
 @dataclass
@@ -47,9 +48,7 @@ class Args:
     """Tasks for the last validation of each agent, and for the test."""
 
 
-STARTS = {"anywhere": None, "low": LogRange(0.7e-4, 1.4e-4), "high": LogRange(0.7e-2, 1.4e-2)}
-"""A sweep looks nowhere else; a population may leave, within WIDE."""
-WIDE = LogRange(1e-5, 1e-1)
+STARTS = {"anywhere": None, "low": LOW, "high": HIGH}
 
 Arm = Callable[[PopulationSpec, Mapping[str, Any]], list[PopulationSpec]]
 """A strategy as populations that are trained one after the other, each on its part of the CPU seconds."""

@@ -21,6 +21,7 @@ import numpy as np
 import optuna
 from _dynamics import Dynamics
 from _simulated import INTERVAL, Found, Ledger, Population, Strategy, Task, halving, one_agent, random_search
+from _starts import HIGH, LOW, WIDE
 
 from pbt_agents.checks import require
 from pbt_agents.command_line import parse
@@ -74,11 +75,10 @@ STRATEGIES: dict[str, Strategy] = {
 }
 STARTS = {
     "anywhere": None,
-    "ten times too low": LogRange(0.7e-4, 1.4e-4),
-    "ten times too high": LogRange(0.7e-2, 1.4e-2),
+    "ten times too low": LOW,
+    "ten times too high": HIGH,
 }
-"""Where first learning rates lie. A sweep looks nowhere else; a population may leave, within WIDE."""
-WIDE = LogRange(1e-5, 1e-1)
+"""Where first learning rates lie."""
 
 
 def task(dynamics: Dynamics, start: LogRange | None, updates: int) -> Task:
