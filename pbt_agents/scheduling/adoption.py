@@ -3,6 +3,7 @@
 On a local file system the files are hard links, so nobody may write to a checkpoint's files once it is complete.
 """
 
+import contextlib
 import copy
 import errno
 import os
@@ -30,7 +31,8 @@ def adopt(source: Any, trial: Trial, name: str, config: Mapping[str, Any]) -> An
         _pyarrow_fs_copy_files(checkpoint.path, str(folder), checkpoint.filesystem, trial.storage.storage_filesystem)
     metrics = {**source.metrics, "trial_id": trial.trial_id, "config": copy.deepcopy(dict(config))}
     adopted = _TrainingResult(Checkpoint(path=str(folder), filesystem=trial.storage.storage_filesystem), metrics)
-    trial.run_metadata.checkpoint_manager.register_checkpoint(adopted)
+    with contextlib.suppress(FileNotFoundError):  # of a former checkpoint that Tune has just forgotten, and is gone already
+        trial.run_metadata.checkpoint_manager.register_checkpoint(adopted)
     trial.run_metadata.invalidate_cache()
     return adopted
 

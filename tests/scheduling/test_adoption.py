@@ -5,10 +5,14 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import pyarrow.fs
 import pytest
+from ray.train._internal.checkpoint_manager import _CheckpointManager
+from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import StorageContext
+from ray.tune import Checkpoint, CheckpointConfig
 
-from pbt_agents.scheduling.adoption import link_folder, number_on
+from pbt_agents.scheduling.adoption import adopt, link_folder, number_on
 
 
 @pytest.fixture
@@ -63,6 +67,25 @@ def test_a_full_disk_is_not_taken_for_a_missing_link(checkpoint, tmp_path, monke
     with pytest.raises(OSError, match="no space left"):
         link_folder(checkpoint, tmp_path / "adopted")
     assert not (tmp_path / "adopted").exists()
+
+
+def test_a_clone_is_made_whole_though_a_checkpoint_that_its_own_replaces_is_gone(checkpoint, tmp_path):
+    """Else the same name would be adopted again, and deleted as the older of the two."""
+    local, own = pyarrow.fs.LocalFileSystem(), tmp_path / "clone"
+    own.mkdir()
+    manager = _CheckpointManager(CheckpointConfig(num_to_keep=1))
+    manager.register_checkpoint(_TrainingResult(Checkpoint(str(own / "checkpoint_000000"), local), {}))
+    trial = SimpleNamespace(
+        trial_id="clone",
+        storage=SimpleNamespace(trial_fs_path=str(own), storage_filesystem=local),
+        run_metadata=SimpleNamespace(checkpoint_manager=manager, invalidate_cache=lambda: None),
+    )
+    source = _TrainingResult(Checkpoint(str(checkpoint), local), {"fitness": 0.5})
+    adopted = adopt(source, trial, "adopted_000001", {"rate": 0.1})
+    assert manager.latest_checkpoint_result is adopted
+    assert manager._checkpoint_results == [adopted]
+    assert files(own / "adopted_000001") == files(checkpoint)
+    assert adopted.metrics == {"fitness": 0.5, "trial_id": "clone", "config": {"rate": 0.1}}
 
 
 @pytest.mark.parametrize(("known", "next_name"), [(1, "checkpoint_000004"), (7, "checkpoint_000008")])
