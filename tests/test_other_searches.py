@@ -8,6 +8,7 @@ import sys
 import pytest
 
 SEARCH = """
+from pathlib import Path
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
@@ -29,6 +30,7 @@ grid = tune.Tuner(
         search_alg=OptunaSearch(seed=0),
         scheduler=ASHAScheduler(time_attr="updates", max_t=4, grace_period=1, reduction_factor=2),
     ),
+    run_config=tune.RunConfig(storage_path=str(Path.cwd() / "ray_results")),
 ).fit()
 for result in grid:
     print("TRIAL", result.error, result.metrics["updates"], result.metrics["lineage"], result.metrics["fitness"], flush=True)
@@ -37,7 +39,8 @@ for result in grid:
 
 @pytest.mark.slow
 def test_successive_halving_with_optunas_samples_trains_agents_that_share_engines(tmp_path):
-    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TUNE_")}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", SEARCH], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     trials = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("TRIAL")]
     assert [trial[0] for trial in trials] == ["None"] * 5, done.stdout[-3000:] + done.stderr[-3000:]

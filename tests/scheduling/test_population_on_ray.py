@@ -19,6 +19,7 @@ from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
 from pbt_agents.scheduling.lineage import Lineage
+from pbt_agents.scheduling.restored import Restored
 from pbt_agents.scheduling.scheduler import JOURNAL, SCHEDULE, InPlacePBT
 from pbt_agents.scheduling.state import SchedulerState, check_experiment
 from pbt_agents.testing.landscape import Gate, Landscape
@@ -33,12 +34,13 @@ RATES = [0.05, 0.2, 1.0, 8.0]
 @pytest.fixture(scope="module", autouse=True)
 def local_ray():
     folder = tempfile.mkdtemp(prefix="r")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    os.environ["TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"] = "0"
-    ray.init(num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, _temp_dir=folder, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        environment.setenv("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+        ray.init(num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, _temp_dir=folder, log_to_driver=False)
+        yield
+        ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -200,7 +202,7 @@ def test_a_run_whose_driver_is_killed_goes_on_with_the_last_values_of_every_memb
     observer = Enough(tmp_path)
     tuner = tune.Tuner.restore(str(folder), Landscape, param_space={"rate": tune.grid_search(RATES), "width": 2, "gate": "gate"})
     internal = tuner._local_tuner
-    internal._run_config.callbacks[1:] = [observer]
+    internal._run_config.callbacks[1:] = [Restored(), observer]
     scheduler = internal._tune_config.scheduler
     tuner.fit()
     ray.kill(keeper)
